@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/system/shell_word.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/flag_words.h"
 #include "clients/cli/term/output.h"
@@ -22,6 +23,16 @@ static const char *version_of(const struct cli *cli, const struct error *err)
     return err->reason == REASON_ALREADY_LOADED ? "VERSION" : "";
 }
 
+/* Appends a flag with its value as a shell takes it; nothing for "". */
+static bool add_flag(const char *flag, const char *value, struct strbuf *out)
+{
+    if (!value[0])
+        return true;
+    strbuf_add_str(out, flag);
+    shell_word_add(out, value);
+    return !strbuf_failed(out);
+}
+
 /* Appends the sentence `next` of a reason (reason.h) with its places filled in. */
 static bool add_next(const struct cli *cli, const struct error *err, const char *next,
                      struct strbuf *out)
@@ -36,9 +47,9 @@ static bool add_next(const struct cli *cli, const struct error *err, const char 
         else if (*++next == 'M')
             complete = strbuf_add_str(out, model && !strchr(model, '/') ? model : "MODEL");
         else if (*next == 'V')
-            complete = strbuf_printf(out, "%s%s", version[0] ? " --version " : "", version);
+            complete = add_flag(" --version ", version, out);
         else if (*next == 'G')
-            complete = strbuf_printf(out, "%s%s", group[0] ? " --group " : "", group);
+            complete = add_flag(" --group ", group, out);
         else /* 'F' */
             complete = strbuf_add_str(out, cli_hint_flags(cli, CLI_HINT_STATE, flags));
     }
@@ -158,15 +169,19 @@ int cli_fail(const struct cli *cli, const struct error *failure)
                    &words);
     printable_write(stderr, strbuf_str(&words));
     strbuf_fini(&words);
-    if (err.reason && !usage)
-        fprintf(stderr, " (%s, %s)\n", status_name(err.status), error_reason_name(&err));
-    else
-        fprintf(stderr, " (%s)\n", status_name(err.status));
+    fprintf(stderr, " (%s", status_name(err.status));
+    if (err.reason && !usage) {
+        fputs(", ", stderr);
+        printable_write(stderr, error_reason_name(&err)); /* a peer may give any text */
+    }
+    fputs(")\n", stderr);
     advice(cli, &err, &hint);
     if (!usage)
         add_fallback(cli, &err, &hint);
-    if (hint.n_bytes)
-        fprintf(stderr, "%s\n", strbuf_str(&hint));
+    if (hint.n_bytes) {
+        printable_write(stderr, strbuf_str(&hint));
+        fputc('\n', stderr);
+    }
     strbuf_fini(&hint);
     return usage ? 2 : 1;
 }

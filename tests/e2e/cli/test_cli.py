@@ -277,6 +277,17 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
         def Generate(self, request, context):
             if request.text == "fail":
                 context.abort(grpc.StatusCode.NOT_FOUND, "no \x1b[2J such")
+            if request.text in ("reason", "version"):
+                from google.protobuf import any_pb2
+                from google.rpc import error_details_pb2, status_pb2
+                info = error_details_pb2.ErrorInfo(reason="\x1b[2JNEW")
+                if request.text == "version":
+                    info = error_details_pb2.ErrorInfo(reason="ALREADY_LOADED", metadata={"version": "\x1b[2J;id"})
+                detail = any_pb2.Any()
+                detail.Pack(info)
+                status = status_pb2.Status(code=grpc.StatusCode.FAILED_PRECONDITION.value[0], details=[detail])
+                context.set_trailing_metadata([("grpc-status-details-bin", status.SerializeToString())])
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no")
             yield stubs.inference.GenerateResponse(tokens=stubs.inference.Tokens(ids=[1], text=evil))
             yield stubs.inference.GenerateResponse(finished=stubs.inference.Finished(n_tokens=1))
 
@@ -296,6 +307,11 @@ def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
         assert shown.wait() == 0 and b"\\x1B]0;owned\\x07\\u009B2J ok" in shown.output and b"\x1b" not in shown.output
         shown = terminal("run", "smol", "fail", "--server", address)
         assert shown.wait() == 1 and b"no \\x1B[2J such" in shown.output and b"\x1b" not in shown.output
+        # Symptom: a reason that the client does not know, and the version in the advice, reached the terminal as they came.
+        shown = terminal("run", "smol", "reason", "--server", address)
+        assert shown.wait() == 1 and b"\\x1B[2JNEW" in shown.output and b"\x1b" not in shown.output
+        shown = terminal("run", "smol", "version", "--server", address)
+        assert shown.wait() == 1 and b"'\\x1B[2J;id'" in shown.output and b"\x1b" not in shown.output
         shown = terminal("tokenize", "smol", "-d", "1", "--server", address)
         assert shown.wait() == 0 and b"?]0;owned" in shown.output and b"\x1b" not in shown.output
         piped = subprocess.run([BIN / "sluice", "run", "smol", "hi", "--server", address], capture_output=True, timeout=patience(60),
