@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/settings/config_file.h"
+#include "base/settings/near_name.h"
 #include "base/settings/setting_names.h"
 
 enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_FLAG };
@@ -386,15 +387,30 @@ static int find_letter(const struct options *o, char letter)
     return -1;
 }
 
+/* Refuses an unknown flag; `n` bytes of it are its name, without dashes and value. */
+static int refuse_flag(struct parse *p, const char *word, size_t n)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)n, word + 2);
+    struct near_name near = near_name_of(n < sizeof(name) && word[1] == '-' ? name : "");
+    for (size_t i = 0; i < p->options->n_specs; i++)
+        near_name_try(&near, p->options->specs[i].name);
+    near_name_try(&near, "config");
+    return error_set(p->err, STATUS_INVALID_ARGUMENT, "%s: no such option%s%s%s (see --help)", word,
+                     near.name ? "; is --" : "", near.name ? near.name : "",
+                     near.name ? " meant?" : "");
+}
+
 /* Applies an argument that starts with '-'. Advances *i past a separate value. */
 static int apply_flag(struct parse *p, int argc, char *const argv[], int *i)
 {
     const char *word = argv[*i];
     const char *equals = NULL;
+    size_t n = 0;
     int index;
     if (word[1] == '-') {
         equals = strchr(word, '=');
-        size_t n = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
+        n = equals ? (size_t)(equals - word - 2) : strlen(word + 2);
         if (n == 6 && strncmp(word + 2, "config", 6) == 0) {
             *i += equals ? 0 : 1;
             if (!equals && *i >= argc)
@@ -406,7 +422,7 @@ static int apply_flag(struct parse *p, int argc, char *const argv[], int *i)
         index = word[2] ? -1 : find_letter(p->options, word[1]);
     }
     if (index < 0)
-        return error_set(p->err, STATUS_INVALID_ARGUMENT, "%s: no such option (see --help)", word);
+        return refuse_flag(p, word, n);
     const struct option_spec *spec = &p->options->specs[index];
     if (equals)
         return set_value(p, (size_t)index, equals + 1, ORIGIN_FLAG);

@@ -47,8 +47,8 @@ struct options; /* keeps the strings alive */
  * same part of a file is INVALID_ARGUMENT with both lines.
  *
  * A flag that is unknown, lacks a value or is out of range is INVALID_ARGUMENT. The error names the
- * flag, the value and the range. *out_options is owned; strings in `settings` and the positionals
- * are borrowed from it. */
+ * flag, the nearest known flag, the value and the range. *out_options is owned; strings in
+ * `settings` and the positionals are borrowed from it. */
 int options_parse(const char *section, const struct option_spec *specs, size_t n_specs, int argc,
                   char *const argv[], void *settings, struct options **out_options,
                   struct error *err);

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/settings/load_settings.h"
+#include "base/settings/near_name.h"
 
 enum { SERVER = 1, MANAGER = 2, WORKER = 4, CLI = 8, ANY = SERVER | MANAGER | WORKER | CLI };
-enum { MIN_KEY = 3, SHORT_KEY = 4, MAX_KEY = 40, FAR = 3 };
 
 struct name {
     const char *name;
@@ -271,50 +271,12 @@ bool setting_is_known(const char *key, const char *section)
     return false;
 }
 
-static unsigned least(unsigned a, unsigned b)
-{
-    return a < b ? a : b;
-}
-
-/* Returns the edit distance: letters to insert, delete, replace or swap with their neighbour. Both
- * texts have at most MAX_KEY bytes. */
-static unsigned distance(const char *key, size_t n_key, const char *name, size_t n_name)
-{
-    uint8_t d[MAX_KEY + 1][MAX_KEY + 1];
-    for (size_t i = 0; i <= n_key; i++)
-        d[i][0] = (uint8_t)i;
-    for (size_t j = 0; j <= n_name; j++)
-        d[0][j] = (uint8_t)j;
-    for (size_t i = 1; i <= n_key; i++)
-        for (size_t j = 1; j <= n_name; j++) {
-            char a = plain(key[i - 1]), b = name[j - 1];
-            unsigned one = least(d[i - 1][j] + 1u, d[i][j - 1] + 1u);
-            one = least(one, d[i - 1][j - 1] + (a == b ? 0u : 1u));
-            if (i > 1 && j > 1 && a == name[j - 2] && plain(key[i - 2]) == b)
-                one = least(one, d[i - 2][j - 2] + 1u);
-            d[i][j] = (uint8_t)one;
-        }
-    return d[n_key][n_name];
-}
-
 const char *setting_nearest(const char *key, const char *section)
 {
-    const char *found = NULL;
     unsigned programs = program_of(section);
-    size_t n_key = strlen(key);
-    unsigned nearest = n_key <= SHORT_KEY ? FAR - 1 : FAR;
-    if (n_key < MIN_KEY || n_key > MAX_KEY)
-        return NULL;
-    for (size_t i = 0; i < count_names(); i++) {
-        const struct name row = name_at(i);
-        size_t n = strlen(row.name);
-        if (!(row.programs & programs) || n > MAX_KEY)
-            continue;
-        unsigned far = distance(key, n_key, row.name, n);
-        if (far < nearest) {
-            nearest = far;
-            found = row.name;
-        }
-    }
-    return found;
+    struct near_name near = near_name_of(key);
+    for (size_t i = 0; i < count_names(); i++)
+        if (name_at(i).programs & programs)
+            near_name_try(&near, name_at(i).name);
+    return near.name;
 }

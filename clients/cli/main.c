@@ -71,9 +71,11 @@ static int check_words(const struct cli_command *command, size_t n_words, struct
     table_word_counts(command, &min, &max);
     if (n_words >= min && n_words <= max)
         return 0;
+    bool loose = n_words > max && strstr(command->arguments, "PROMPT");
     error_set(err, STATUS_INVALID_ARGUMENT,
-              "usage: sluice %s %s%s[options]   (see sluice %s --help)", command->name,
-              command->arguments, command->arguments[0] ? " " : "", command->name);
+              "%susage: sluice %s %s%s[options]   (see sluice %s --help)",
+              loose ? "put the prompt in quotes; " : "", command->name, command->arguments,
+              command->arguments[0] ? " " : "", command->name);
     return cli_usage(err);
 }
 
@@ -143,16 +145,20 @@ static bool asks_for_family(int argc, char *argv[])
 /* Reports an unknown command, with the commands of the family if the first word names a family. */
 static int no_command(int n_words, char *words[])
 {
+    char name[64] = "";
+    bool family = n_words > 1 && table_is_family(words[0]);
+    const char *meant =
+        n_words ? table_nearest(family ? words[0] : NULL, words[family ? 1 : 0], name) : NULL;
     if (n_words && table_is_family(words[0])) {
         if (n_words > 1)
-            fprintf(stderr, "sluice %s: no command \"%s\"; the commands are:\n", words[0],
-                    words[1]);
+            fprintf(stderr, "sluice %s: no command \"%s\"%s%s%s; the commands are:\n", words[0],
+                    words[1], meant ? "; is \"" : "", name, meant ? "\" meant?" : "");
         else
             fprintf(stderr, "sluice %s: choose a command:\n", words[0]);
         print_family(words[0], stderr);
     } else {
-        fprintf(stderr, "sluice: no command \"%s\"; run `sluice help` for a list\n",
-                n_words ? words[0] : "");
+        fprintf(stderr, "sluice: no command \"%s\"%s%s%s; run `sluice help` for a list\n",
+                n_words ? words[0] : "", meant ? "; is \"" : "", name, meant ? "\" meant?" : "");
     }
     return 2;
 }

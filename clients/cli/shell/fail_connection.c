@@ -1,5 +1,5 @@
-/* fail_connection.c: explains a failed connection. gRPC core's text names its own parts; a reader
- * wants to know the address, and the process that has the port. */
+/* fail_connection.c: explains a failed connection. gRPC core's text names parts of gRPC.
+ * The explanation names the address, and the process that has the port. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/settings/near_name.h"
+
 static const struct cli_command *const commands[] = {
     &cmd_serve,
     &cmd_stop,
@@ -174,6 +176,28 @@ const struct cli_command *table_find(size_t n_words, char *const words[], size_t
     else if ((found = find_row(words[0], NULL)) == NULL && (n_words == 1 || words[1][0] == '-'))
         found = find_row(words[0], "list");
     return found;
+}
+
+const char *table_nearest(const char *family, const char *word, char out[64])
+{
+    struct near_name near = near_name_of(word);
+    size_t n_family = family ? strlen(family) : 0;
+    char names[CLI_N(commands)][64];
+    for (size_t i = 0; i < CLI_N(commands); i++) {
+        const char *name = commands[i]->name, *space = strchr(name, ' ');
+        bool member = family && space && (size_t)(space - name) == n_family &&
+                      strncmp(name, family, n_family) == 0;
+        if (family && !member)
+            continue;
+        if (family)
+            snprintf(names[i], sizeof(names[i]), "%s", space + 1);
+        else
+            snprintf(names[i], sizeof(names[i]), "%.*s", space ? (int)(space - name) : 63, name);
+        near_name_try(&near, names[i]);
+    }
+    if (near.name)
+        snprintf(out, 64, "%s", near.name);
+    return near.name ? out : NULL;
 }
 
 static size_t add_specs(const struct option_spec *from, size_t n_from, struct option_spec *out,

@@ -15,6 +15,9 @@ const struct cli_command *table_command(size_t i);
 const struct cli_command *table_find(size_t n_words, char *const words[], size_t *out_n_words);
 /* True if `word` is the first word of a two-word command. */
 bool table_is_family(const char *word);
+/* Returns the first word of a command near to a mistyped `word`. `family` not NULL: returns the
+ * second word of a command of that family. Borrowed from `out`. NULL if no word is near. */
+const char *table_nearest(const char *family, const char *word, char out[64]);
 
 /* Collects all options of a command: its own, its groups', and the common ones. Returns the count.
  */

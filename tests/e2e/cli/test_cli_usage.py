@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 import setting_names
-from conftest import BIN, patience
+from conftest import BIN, names, patience
 
 COMMANDS = setting_names.words(r"^  ([a-z]+(?: [a-z]+)?)  +\S", BIN / "sluice", "help")
 DATA_PLANE = {"run", "chat", "tokenize", "bench serve"}
@@ -78,6 +78,19 @@ def test_wrong_usage_ends_with_2(command):
 def test_words_that_cannot_be_end_with_2(args):
     result = run(*args)
     assert result.returncode == 2 and result.stderr and result.stdout == "", result
+
+
+@pytest.mark.parametrize("args, meant", [(["stauts"], "status"), (["opps"], "ops"), (["ops", "wach"], "watch"),
+                                         (["run", "m", "x", "--temprature", "1"], "--temperature")])
+def test_a_mistyped_word_is_refused_with_the_nearest_one(args, meant):
+    """`no command "stauts"` and `--temprature: no such option` suggested nothing."""
+    result = run(*args)
+    assert result.returncode == 2 and names(result.stderr.splitlines()[0], meant), result.stderr
+
+
+def test_a_prompt_without_quotes_is_refused_with_the_remedy():
+    """`run smol a b` printed the usage only."""
+    assert "quotes" in run("run", "m", "a", "b").stderr and "quotes" not in run("run", "m").stderr
 
 
 @pytest.mark.parametrize("args", [["ps"], ["ls"], ["run", "m", "x"], ["stop"], ["tokenize", "m", "x"],

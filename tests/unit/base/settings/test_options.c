@@ -327,6 +327,34 @@ static void test_a_fraction_for_bytes_is_told_what_to_write(void **state)
     }
 }
 
+/* Symptom: a mistyped flag was refused without the flag that was meant. */
+static void test_a_mistyped_flag_is_refused_with_the_nearest_one(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flag, *meant; /* NULL: none is near */
+    } cases[] = {
+        {"--test-nmae=x", "--test-name"},
+        {"--test_size", "--test-size"},
+        {"--tset-quik", "--test-quick"},
+        {"--confg", "--config"},
+        {"--nonsense", NULL},
+        {"-Z", NULL},
+        {"--x", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct settings s;
+        struct options *o;
+        struct error err;
+        const char *argv[] = {"x", cases[i].flag, NULL};
+        assert_int_equal(parse(&s, &o, &err, 2, argv), STATUS_INVALID_ARGUMENT);
+        if (cases[i].meant)
+            assert_true(names_value(err.message, cases[i].meant, strlen(cases[i].meant)));
+        else
+            assert_null(strstr(err.message, "meant"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_a_fraction_for_bytes_is_told_what_to_write),
         cmocka_unit_test(test_config_file_names_its_bad_line),
         cmocka_unit_test(test_a_key_that_nobody_has_is_refused_with_what_was_meant),
+        cmocka_unit_test(test_a_mistyped_flag_is_refused_with_the_nearest_one),
         cmocka_unit_test(test_some_rows_of_a_program_are_read_as_it_reads_them),
         cmocka_unit_test(test_a_setting_twice_in_a_file_is_refused_with_both_lines),
         cmocka_unit_test(test_an_option_is_set_after_the_parse_as_a_flag_is),
