@@ -36,5 +36,6 @@ struct serve {
 
 /* Body of the loader thread; arg: the struct serve. Waits for manager and server and sets
  * `answered`. Then loads the models of the command line, or follows the restored models if there
- * are none. Sets load_status, then writes to `loaded`. Returns NULL. */
+ * are none. Sets load_status, then writes to `loaded`. Then announces dead replicas until
+ * cli->ending and the manager's end. Returns NULL. */
 void *serve_load(void *arg);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "clients/cli/serve/announce.h"
+#include "clients/cli/serve/follow_replicas.h"
 #include "clients/cli/serve/restore_models.h"
 #include "clients/cli/serve/serve.h"
 #include "clients/cli/shell/actions.h"
@@ -244,5 +245,7 @@ void *serve_load(void *arg)
     s->load_status = rc ? 1 : 0;
     ssize_t n = write(s->loaded, &one, sizeof(one));
     (void)n; /* an eventfd with nothing to read accepts a write */
+    if (!rc)
+        follow_replicas(s->cli);
     return NULL;
 }

@@ -601,3 +601,15 @@ def test_a_file_that_cannot_be_served_ends_serve_before_anything_starts(tmp_path
         assert result.returncode == 1 and names(result.stderr, file, wanted), result.stderr
         assert (wanted == "NOT_FOUND") == ("sluice doctor" not in result.stderr), result.stderr
     assert not (tmp_path / "state").exists()
+
+
+def test_a_worker_that_dies_is_announced(serving, workers):
+    """The terminal of serve was silent about a worker that died, unlike about a manager or a server that died."""
+    s = serving.start(QUIET)
+    s.cli("register", "tiny", TINY, "--version", "1")
+    s.cli("load", "tiny", "--kv-tokens", "512", "--threads", "1")
+    replica, (pid,) = ready_replica(s), ready_pids(s)
+    workers.append(pid)
+    os.kill(pid, signal.SIGKILL)
+    s.wait(lambda: s.announced("replica_ended", replica=replica, model="tiny", version="1"), 20, "the death is announced")
+    s.wait(lambda: s.announced("replica_restarted", replica=replica), 30, "the new start is announced")
