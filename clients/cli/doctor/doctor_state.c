@@ -222,6 +222,22 @@ static void check_server_lock(struct doctor *doctor, const char *dir)
                    path, (long)pid);
 }
 
+/* Warns if a killed `sluice serve` has left its manager behind: nothing starts manager and server
+ * again. A manager of systemd, or one that was started by hand, needs no serve. */
+static void check_supervision(struct doctor *doctor, const char *dir)
+{
+    char remedy[DOCTOR_REMEDY_BYTES];
+    pid_t manager = stray_manager(dir);
+    if (manager <= 0 || !stray_was_served(manager) || cli_is_served(dir))
+        return;
+    doctor_add(doctor, DOCTOR_WARN, "supervision",
+               doctor_remedy(doctor, remedy,
+                             "sluice stop%F; sluice serve%F   # loads the same models again"),
+               "the `sluice serve` that started sluice-manager, pid %ld, has ended, so nothing "
+               "starts manager and server again",
+               (long)manager);
+}
+
 void doctor_check_state(struct doctor *doctor)
 {
     const char *dir = doctor->cli->state_dir;
@@ -237,6 +253,7 @@ void doctor_check_state(struct doctor *doctor)
     check_database(doctor, dir);
     check_lock(doctor, dir);
     check_server_lock(doctor, dir);
+    check_supervision(doctor, dir);
 }
 
 /* --- the model --- */

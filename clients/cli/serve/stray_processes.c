@@ -68,6 +68,16 @@ bool stray_state_dir(pid_t pid, char *out, size_t n_out)
     return snprintf(out, n_out, "%.*s", (int)(n_value - n_end), value) < (int)n_out;
 }
 
+bool stray_was_served(pid_t manager)
+{
+    char words[16384];
+    size_t n = read_words(manager, "cmdline", words, sizeof(words));
+    bool served = false;
+    for (const char *w = words; w < words + n && !served; w += strlen(w) + 1)
+        served = strcmp(w, "--stop-workers-on-exit") == 0;
+    return served;
+}
+
 pid_t stray_manager(const char *state_dir)
 {
     char path[1100];

@@ -19,6 +19,9 @@ bool stray_runs(pid_t pid, const char *name);
  * process is neither, or names no directory. */
 bool stray_state_dir(pid_t pid, char *out, size_t n_out);
 
+/* True if `sluice serve` started this manager: serve alone passes --stop-workers-on-exit. */
+bool stray_was_served(pid_t manager);
+
 /* Returns the manager that holds the lock of a state directory. 0: no process holds the lock. -1:
  * the holder is unknown, for instance because it has just taken the lock. */
 pid_t stray_manager(const char *state_dir);

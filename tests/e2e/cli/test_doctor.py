@@ -297,3 +297,15 @@ def test_top_in_a_pipe_and_on_a_terminal(served):
 def test_top_says_that_no_manager_is_there(state):
     result = run("top", "--once", state=state, check=1)
     assert names(result.stderr, "sluice top", "UNAVAILABLE") and not result.stdout
+
+
+def test_programs_that_a_killed_serve_left_are_a_warning(fresh):
+    """After a kill -9 of serve nothing started manager and server again, and doctor found nothing."""
+    fresh.start()
+    assert "supervision" not in [f["check"] for f in Doctor(fresh.state).findings]
+    fresh.process.kill()
+    fresh.process.wait()
+    try:
+        assert "sluice stop" in Doctor(fresh.state).of("supervision", "warn")[1]
+    finally:
+        fresh.cli("stop")
