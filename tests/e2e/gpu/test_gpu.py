@@ -340,7 +340,7 @@ def test_fields_are_told_as_the_flags_that_were_typed(on_gpu):
     result = on_gpu.cli("load", "named", "--gpu-memory", "64M", check=False)
     assert result.returncode == 1 and names(result.stderr, "--gpu-memory") and "gpu_memory_bytes" not in result.stderr, result
     result = on_gpu.cli("load", "named", "--devices", "cuda:0", "--gpu-memory", "0.9", check=False)
-    assert result.returncode == 2 and names(result.stderr, "--gpu-memory", '"0.9"', "1048576G"), result
+    assert result.returncode == 2 and names(result.stderr, "--gpu-memory", '"0.9"'), result
     on_gpu.cli("rm", "named", "1")
 
 
