@@ -565,7 +565,7 @@ part_models() {
     done
 }
 
-# racecheck loses track where some warps pass a numbered barrier and all warps pass a common barrier afterwards. It reports
+# racecheck loses track where some warps pass a numbered barrier and all warps pass a common barrier afterwards. The tool reports
 # a kernel of 20 lines that is right by inspection (docs/log/2026-11-27-gpu-h200.md). So the attention kernel of that form is left out.
 part_sanitizer() {
     local tool variables skipped
