@@ -565,8 +565,8 @@ part_models() {
     done
 }
 
-# racecheck loses track where some warps pass a numbered barrier and all warps pass a common barrier afterwards. The tool reports
-# a kernel of 20 lines that is right by inspection (docs/log/2026-11-27-gpu-h200.md). So the attention kernel of that form is left out.
+# racecheck reports accesses of the kernel attention_team that a common barrier separates. The tool also reports 20 lines that are right
+# by inspection (docs/log/2026-11-27-gpu-h200.md). So racecheck leaves attention_team out.
 part_sanitizer() {
     local tool variables skipped
     variables=$(best_variables)
