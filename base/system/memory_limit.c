@@ -1,6 +1,5 @@
 #include "base/system/memory_limit.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,10 +267,12 @@ bool memory_limit_read(const char *root, pid_t pid, struct memory_limit *out)
     return true;
 }
 
-/* Adds a node's memory. Without the node's file nothing is added. */
-static void add_node(const char *root, uint32_t node, uint64_t *total, uint64_t *available)
+bool memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out)
 {
     char path[PATH_BYTES], line[256];
+    uint64_t total = 0, available = 0;
+    if (!memory_limit_read(root, 0, out))
+        return false;
     snprintf(path, sizeof(path), "%s/sys/devices/system/node/node%" PRIu32 "/meminfo", root, node);
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof(line), file)) {
@@ -279,69 +280,23 @@ static void add_node(const char *root, uint32_t node, uint64_t *total, uint64_t 
         const char *colon = strchr(line, ':');
         uint64_t bytes = colon ? strtoull(colon + 1, NULL, 10) * 1024 : 0;
         if (strstr(line, " MemTotal:"))
-            *total += bytes;
+            total = bytes;
         else if (strstr(line, " MemFree:") || strstr(line, " FilePages:"))
-            *available += bytes;
+            available += bytes;
     }
     if (file)
         fclose(file);
-}
-
-/* Bounds *out by the memory of nodes if that is less than the machine's. */
-static void bound_by_nodes(uint64_t total, uint64_t available, struct memory_limit *out)
-{
-    if (!total || total >= out->machine_total_bytes)
-        return;
-    out->machine_total_bytes = total;
-    out->machine_free_bytes =
-        available < out->machine_free_bytes ? available : out->machine_free_bytes;
-    out->total_bytes = total < out->total_bytes ? total : out->total_bytes;
-    if (available < out->free_bytes) {
-        out->free_bytes = available;
-        out->group_limit_bytes = 0;
-        out->group[0] = '\0';
+    if (total && total < out->machine_total_bytes) {
+        out->machine_total_bytes = total;
+        out->machine_free_bytes =
+            available < out->machine_free_bytes ? available : out->machine_free_bytes;
+        out->total_bytes = total < out->total_bytes ? total : out->total_bytes;
+        if (available < out->free_bytes) {
+            out->free_bytes = available;
+            out->group_limit_bytes = 0;
+            out->group[0] = '\0';
+        }
     }
-}
-
-bool memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out)
-{
-    uint64_t total = 0, available = 0;
-    if (!memory_limit_read(root, 0, out))
-        return false;
-    add_node(root, node, &total, &available);
-    bound_by_nodes(total, available, out);
-    return true;
-}
-
-/* Reads the list of nodes with memory, like "0-1,4". Empty if the kernel has no such file. */
-static void read_node_list(const char *root, char *out, size_t n_out)
-{
-    char path[PATH_BYTES];
-    out[0] = '\0';
-    snprintf(path, sizeof(path), "%s/sys/devices/system/node/has_memory", root);
-    FILE *file = fopen(path, "re");
-    if (file && !fgets(out, (int)n_out, file))
-        out[0] = '\0';
-    if (file)
-        fclose(file);
-}
-
-bool memory_limit_read_nodes(const char *root, pid_t pid, struct memory_limit *out)
-{
-    enum { MAX_NODES = 1024 }; /* the kernel's own limit */
-    char list[256], *at = list;
-    uint64_t total = 0, available = 0;
-    if (!memory_limit_read(root, pid, out))
-        return false;
-    read_node_list(root, list, sizeof(list));
-    while (*at >= '0' && *at <= '9') {
-        unsigned long first = strtoul(at, &at, 10);
-        unsigned long last = *at == '-' ? strtoul(at + 1, &at, 10) : first;
-        for (unsigned long node = first; node <= last && node < MAX_NODES; node++)
-            add_node(root, (uint32_t)node, &total, &available);
-        at += *at == ',';
-    }
-    bound_by_nodes(total, available, out);
     return true;
 }
 

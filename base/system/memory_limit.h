@@ -30,10 +30,6 @@ bool memory_limit_read(const char *root, pid_t pid, struct memory_limit *out);
  * MemAvailable per node; free pages and cached files of the node stand for it. */
 bool memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out);
 
-/* Does the same as memory_limit_read for all nodes together. Their sum is less than MemTotal in
- * virtual machines whose kernel reports both from different sources. */
-bool memory_limit_read_nodes(const char *root, pid_t pid, struct memory_limit *out);
-
 /* Writes "310.2 MiB free", or "310.2 MiB free in a memory cgroup of 500.0 MiB"; returns out. */
 enum { MEMORY_LIMIT_TEXT = 96 };
 const char *memory_limit_text(const struct memory_limit *limit, char out[MEMORY_LIMIT_TEXT]);

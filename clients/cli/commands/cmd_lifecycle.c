@@ -219,20 +219,6 @@ static void print_memory(const Sluice__V1__DeviceMemory *m, bool load)
                format_bytes(m->before_bytes, before), after, expected);
 }
 
-/* Says that the KV pool of a new replica grows, and how to bound it. GPU memory never grows. */
-static void print_growth(const Sluice__Manager__V1__OperationResult *result)
-{
-    uint64_t n_bytes = 0;
-    char kv[32];
-    for (size_t i = 0; i < result->n_memory; i++)
-        if (strncmp(result->memory[i]->device, "cuda", 4) != 0 &&
-            result->memory[i]->expected_bytes > result->memory[i]->after_bytes)
-            n_bytes += result->memory[i]->expected_bytes - result->memory[i]->after_bytes;
-    if (n_bytes)
-        printf("  keys and values may take %s more; bound them with --kv-tokens\n",
-               format_bytes(n_bytes, kv));
-}
-
 /* True if --require-answers would have rolled the update back: too few answers of the new version.
  */
 static bool lacked_answers(const Sluice__Manager__V1__UpdateProgress *update)
@@ -245,7 +231,7 @@ static bool lacked_answers(const Sluice__Manager__V1__UpdateProgress *update)
     return false;
 }
 
-static void print_operation(const struct cli *cli, const Sluice__Manager__V1__Operation *op)
+static void print_operation(const Sluice__Manager__V1__Operation *op)
 {
     char state[32], elapsed[32];
     bool load = op->kind == SLUICE__MANAGER__V1__OPERATION_KIND__OPERATION_KIND_LOAD;
@@ -259,8 +245,6 @@ static void print_operation(const struct cli *cli, const Sluice__Manager__V1__Op
         puts("  the update continued without enough answers; --require-answers would roll it back");
     for (size_t i = 0; op->result && i < op->result->n_memory; i++)
         print_memory(op->result->memory[i], load);
-    if (load && op->result && !cli_given(cli, "kv-tokens"))
-        print_growth(op->result);
     if (op->result && op->result->unreleased)
         fprintf(stderr, "%s (%s)\n", op->result->unreleased->message,
                 op->result->unreleased->reason);
@@ -281,7 +265,7 @@ void action_print(const struct cli *cli, const ProtobufCMessage *message)
     if (cli->settings.json)
         output_json(message);
     else if (message->descriptor == &sluice__manager__v1__watch_operation_response__descriptor)
-        print_operation(cli, op);
+        print_operation(op);
     else if (cli->settings.validate_only && plan)
         print_plan(cli, plan);
     else if (op)

@@ -220,7 +220,7 @@ void doctor_check_memory(struct doctor *doctor)
     struct memory_limit limit;
     char text[MEMORY_LIMIT_TEXT], machine[32];
     bool is_manager = is_manager_here(doctor->manager_pid);
-    if (!memory_limit_read_nodes("", is_manager ? (pid_t)doctor->manager_pid : 0, &limit)) {
+    if (!memory_limit_read("", is_manager ? (pid_t)doctor->manager_pid : 0, &limit)) {
         doctor_add(doctor, DOCTOR_WARN, "memory", "mount -t proc proc /proc   # as root",
                    "cannot read /proc/meminfo, so no model can be loaded");
         return;

@@ -12,7 +12,7 @@
 
 uint64_t kv_size_available(const struct settings *settings, struct memory_limit *out_limit)
 {
-    (void)memory_limit_read_nodes("", 0, out_limit);
+    (void)memory_limit_read("", 0, out_limit);
     uint64_t left = out_limit->free_bytes > settings->memory_promised
                         ? out_limit->free_bytes - settings->memory_promised
                         : 0;

@@ -218,32 +218,6 @@ static void test_a_node_has_its_own_memory_within_the_limits(void **state)
     sysfs_destroy(root);
 }
 
-/* Symptom: `sluice devices` said 17.0 GiB of memory and `sluice doctor` 23.5 GiB, and a pool was
- * planned for the larger figure. */
-static void test_all_nodes_together_bound_the_machine(void **state)
-{
-    (void)state;
-    struct memory_limit limit;
-    char *root = machine();
-    assert_true(memory_limit_read_nodes(root, 0, &limit));
-    assert_int_equal(limit.free_bytes, 12000 * MIB); /* no list of nodes */
-    static const int ids[] = {0, 1, 4};
-    sysfs_put(root, "sys/devices/system/node/has_memory", "0-1,4\n");
-    for (int i = 0; i < 3; i++)
-        sysfs_putf(root, "Node 0 MemTotal:  2048000 kB\nNode 0 MemFree:  1024000 kB\n",
-                   "sys/devices/system/node/node%d/meminfo", ids[i]);
-    assert_true(memory_limit_read_nodes(root, 0, &limit));
-    assert_int_equal(limit.total_bytes, 6000 * MIB);
-    assert_int_equal(limit.free_bytes, 3000 * MIB);
-    sysfs_put(root, "sys/devices/system/node/has_memory", "0-1,4,9\n");
-    sysfs_put(root, "sys/devices/system/node/node9/meminfo",
-              "Node 9 MemTotal:  18432000 kB\nNode 9 MemFree:  1024 kB\n");
-    assert_true(memory_limit_read_nodes(root, 0, &limit)); /* both sources agree */
-    assert_int_equal(limit.total_bytes, 24000 * MIB);
-    assert_int_equal(limit.free_bytes, 12000 * MIB);
-    sysfs_destroy(root);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,7 +228,6 @@ int main(void)
         cmocka_unit_test(test_lines_that_are_none_set_no_limit),
         cmocka_unit_test(test_another_process_and_a_mount_with_a_blank),
         cmocka_unit_test(test_a_node_has_its_own_memory_within_the_limits),
-        cmocka_unit_test(test_all_nodes_together_bound_the_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
