@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,10 +39,25 @@ static int write_all(int fd, const uint8_t *bytes, size_t n_bytes, struct error 
     return 0;
 }
 
+/* A memfd is memory, but RLIMIT_FSIZE bounds a memfd like a file. So the soft limit is the hard
+ * limit during the write. */
+static int write_lifted(int fd, const void *bytes, size_t n_bytes, struct error *err)
+{
+    struct rlimit limit;
+    bool is_low = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < limit.rlim_max;
+    struct rlimit lifted = {limit.rlim_max, limit.rlim_max};
+    if (is_low && setrlimit(RLIMIT_FSIZE, &lifted) != 0)
+        return error_errno(err, errno, "launch record: RLIMIT_FSIZE");
+    int rc = write_all(fd, bytes, n_bytes, err);
+    if (is_low)
+        setrlimit(RLIMIT_FSIZE, &limit);
+    return rc;
+}
+
 static int fill(int fd, const void *bytes, size_t n_bytes, int min_fd, int *out_fd,
                 struct error *err)
 {
-    int rc = write_all(fd, bytes, n_bytes, err);
+    int rc = write_lifted(fd, bytes, n_bytes, err);
     if (rc)
         return rc;
     if (fcntl(fd, F_ADD_SEALS, SEALS) != 0)

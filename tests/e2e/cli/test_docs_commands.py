@@ -230,8 +230,8 @@ class Cluster(Sluice):
         assert serve.wait(patience(30)) == 0, f"{command}: {out.read_text()}"
 
     def follow(self, command):
-        """Runs a command that continues until Ctrl-C. The command prints text once the cluster changes."""
-        with subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=self.home, env=self.environment, stdout=subprocess.PIPE, text=True) as program:
+        """Runs a command that continues until Ctrl-C, which a run in the background ignores otherwise. Changes of the cluster make it print."""
+        with subprocess.Popen(["bash", "-c", f"exec env --default-signal=INT {command}"], cwd=self.home, env=self.environment, stdout=subprocess.PIPE, text=True) as program:
             os.set_blocking(program.stdout.fileno(), False)
 
             def printed():
