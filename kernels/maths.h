@@ -13,7 +13,18 @@
 #define MATHS_FN static inline
 #endif
 
-enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_RELU };
+enum activation {
+    ACTIVATION_SILU,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_GELU_ERF,
+    ACTIVATION_RELU,
+    ACTIVATION_RELU2,     /* max(x, 0)² */
+    ACTIVATION_GATED_OAI, /* gpt-oss: min(g, 7)·σ(1.702·min(g, 7))·(clamp(u, ±7) + 1); needs u */
+    N_ACTIVATIONS,
+};
+
+#define ACTIVATION_OAI_LIMIT 7.0f
+#define ACTIVATION_OAI_ALPHA 1.702f
 
 /* e^x in f32: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial in r, times 2^n. Below −87 the
  * result is exactly 0, above 88 it is e^88; NaN stays NaN. Every operation rounds once (fma instead
@@ -81,9 +92,53 @@ MATHS_FN float maths_activate(float x, enum activation kind)
         return x / (1.0f + maths_exp((x + x * x * x * 0.044715f) * -1.5957691216057308f));
     case ACTIVATION_GELU_ERF:
         return x * 0.5f * maths_erfc(x * -0.70710678118654752f);
+    case ACTIVATION_RELU2:
+        return x < 0.0f ? 0.0f : x * x;
+    case ACTIVATION_GATED_OAI: { /* the factor of u + 1 */
+        float g = ACTIVATION_OAI_LIMIT < x ? ACTIVATION_OAI_LIMIT : x;
+        return g / (1.0f + maths_exp(g * -ACTIVATION_OAI_ALPHA));
+    }
     default:
         return x < 0.0f ? 0.0f : x;
     }
+}
+
+/* Returns the product of an activated gate and its up value. */
+MATHS_FN float maths_gated(float gate, float up, enum activation kind)
+{
+    if (kind == ACTIVATION_GATED_OAI) {
+        float u = ACTIVATION_OAI_LIMIT < up ? ACTIVATION_OAI_LIMIT : up;
+        up = (-ACTIVATION_OAI_LIMIT > u ? -ACTIVATION_OAI_LIMIT : u) + 1.0f;
+    }
+    return maths_activate(gate, kind) * up;
+}
+
+/* ln(1 + e^x). With y = 1 + e^x = m·2^n and m in [√½, √2): n·ln 2 + 2·atanh(s), s = (m − 1)/(m +
+ * 1). The series of atanh has terms up to s^9 (|s| < 0.172). Below y = √2, m − 1 is e^x itself. */
+MATHS_FN float maths_softplus(float x)
+{
+    union {
+        float value;
+        uint32_t bits;
+    } m;
+    if (!(x < 20.0f)) /* e^-20 is below the rounding of x; NaN */
+        return x;
+    float u = maths_exp(x), n = 0.0f, f = u;
+    m.value = 1.0f + u;
+    if (m.value >= 1.41421356f) {
+        int32_t exponent = (int32_t)(m.bits >> 23) - 127;
+        m.bits -= (uint32_t)exponent << 23;
+        if (m.value >= 1.41421356f) {
+            m.value = m.value * 0.5f;
+            exponent++;
+        }
+        n = (float)exponent;
+        f = m.value - 1.0f;
+    }
+    float s = f / (2.0f + f), s2 = s * s, p = fmaf(s2, 1.0f / 9.0f, 1.0f / 7.0f);
+    p = fmaf(p, s2, 0.2f);
+    p = fmaf(p, s2, 1.0f / 3.0f);
+    return fmaf(n, 0.693147181f, 2.0f * fmaf(s * s2, p, s));
 }
 
 /* Conversions of f16 (IEEE 754 binary16) and bf16. Conversions from f32 round to nearest, ties to

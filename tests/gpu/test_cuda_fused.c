@@ -155,7 +155,7 @@ static void check_mlp(const struct dense_kind *kind, uint32_t n, struct random *
     struct mlp mlp;
     mlp_open(&mlp, kind, n, random);
     for (uint32_t r = 0; r < N_ROLES; r++) {
-        enum activation activation = (enum activation)(r % (ACTIVATION_RELU + 1));
+        enum activation activation = (enum activation)(r % N_ACTIVATIONS);
         gpu.stream->roles = roles[r].runs;
         gpu.stream->n_roles = roles[r].n;
         gpu.stream->mix_products = roles[r].mixes;

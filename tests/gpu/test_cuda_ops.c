@@ -114,8 +114,8 @@ static void test_sums_and_activations_have_the_references_bits(void **state)
         assert_int_equal(op_add_bias(cpu.stream, &y.cpu, bias.cpu.data), 0);
         assert_int_equal(op_add_bias(gpu.stream, &y.gpu, bias.gpu.data), 0);
         assert_equal(&y, "add_bias");
-        for (int kind = ACTIVATION_SILU; kind <= ACTIVATION_RELU; kind++)
-            for (int gated = 0; gated < 2; gated++) {
+        for (int kind = ACTIVATION_SILU; kind < N_ACTIVATIONS; kind++)
+            for (int gated = kind == ACTIVATION_GATED_OAI; gated < 2; gated++) {
                 struct tensor *host_up = gated ? &x.cpu : NULL, *up = gated ? &x.gpu : NULL;
                 assert_int_equal(
                     op_act_mul(cpu.stream, &y.cpu, &y.cpu, host_up, (enum activation)kind), 0);

@@ -79,7 +79,7 @@ void ref_add(float *y, const float *x, uint32_t n)
 void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind)
 {
     for (uint32_t i = 0; i < n; i++)
-        y[i] = up != NULL ? maths_activate(gate[i], kind) * up[i] : maths_activate(gate[i], kind);
+        y[i] = up != NULL ? maths_gated(gate[i], up[i], kind) : maths_activate(gate[i], kind);
 }
 
 void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n)
@@ -106,6 +106,8 @@ const struct cpu_inner cpu_inner_ref = {
     .layer_norm = ref_layer_norm,
     .add = ref_add,
     .act_mul = ref_act_mul,
+    .router_scores = ref_router_scores,
+    .add_weighted = ref_add_weighted,
     .rope = rope_row,
     .kv_store = ref_kv_store,
     .kv_quantize = ref_kv_quantize,

@@ -177,9 +177,24 @@ static inline v16 activate(v16 x, enum activation kind)
     }
     case ACTIVATION_GELU_ERF:
         return v_mul(v_mul(x, v_set1(0.5f)), v_erfc(v_mul(x, v_set1(-0.70710678118654752f))));
+    case ACTIVATION_RELU2:
+        return v_select_lt(x, v_zero(), v_zero(), v_mul(x, x));
+    case ACTIVATION_GATED_OAI: {
+        v16 g = v_min(v_set1(ACTIVATION_OAI_LIMIT), x);
+        return v_div(g, v_add(one, v_exp(v_mul(g, v_set1(-ACTIVATION_OAI_ALPHA)))));
+    }
     default:
         return v_select_lt(x, v_zero(), v_zero(), x);
     }
+}
+
+/* maths_gated() in each lane. */
+static inline v16 gated(v16 gate, v16 up, enum activation kind)
+{
+    if (kind == ACTIVATION_GATED_OAI)
+        up = v_add(v_max(v_set1(-ACTIVATION_OAI_LIMIT), v_min(v_set1(ACTIVATION_OAI_LIMIT), up)),
+                   v_set1(1.0f));
+    return v_mul(activate(gate, kind), up);
 }
 
 static inline __attribute__((always_inline)) void
@@ -187,12 +202,14 @@ act_mul_as(float *y, const float *gate, const float *up, uint32_t n, enum activa
 {
     uint32_t whole = n & ~15u, rest = n & 15u;
     for (uint32_t i = 0; i < whole; i += 16) {
-        v16 v = activate(v_load(gate + i), kind);
-        v_store(y + i, up != NULL ? v_mul(v, v_load(up + i)) : v);
+        v16 g = v_load(gate + i);
+        v_store(y + i, up != NULL ? gated(g, v_load(up + i), kind) : activate(g, kind));
     }
     if (rest > 0) {
-        v16 v = activate(v_load_n(gate + whole, rest), kind);
-        v_store_n(y + whole, up != NULL ? v_mul(v, v_load_n(up + whole, rest)) : v, rest);
+        v16 g = v_load_n(gate + whole, rest);
+        v_store_n(y + whole,
+                  up != NULL ? gated(g, v_load_n(up + whole, rest), kind) : activate(g, kind),
+                  rest);
     }
 }
 
@@ -207,6 +224,12 @@ static void act_mul(float *y, const float *gate, const float *up, uint32_t n, en
         break;
     case ACTIVATION_GELU_ERF:
         act_mul_as(y, gate, up, n, ACTIVATION_GELU_ERF);
+        break;
+    case ACTIVATION_RELU2:
+        act_mul_as(y, gate, up, n, ACTIVATION_RELU2);
+        break;
+    case ACTIVATION_GATED_OAI:
+        act_mul_as(y, gate, up, n, ACTIVATION_GATED_OAI);
         break;
     default:
         act_mul_as(y, gate, up, n, ACTIVATION_RELU);

@@ -72,7 +72,7 @@ CUDA_HD float dense_chain(float sum, const float w[4], const float x[4])
 /* Returns the gate's result times up's. */
 CUDA_HD float dense_gated(float gate, float up, uint32_t kind)
 {
-    return maths_activate(gate, (enum activation)kind) * up;
+    return maths_gated(gate, up, (enum activation)kind);
 }
 
 /* --- activations --- */

@@ -74,7 +74,7 @@ CUDA_DEVICE void quant_put_gated(const struct quant_linear *q, uint32_t panel, u
     if (panel >= q->n_panels || n >= gate->n_rows || token >= q->m)
         return;
     float scale = q->act.scale[token], y1 = quant_scaled(up, n, scale, up_sum);
-    float y0 = quant_gated(maths_activate(quant_scaled(gate, n, scale, gate_sum), q->kind), y1);
+    float y0 = maths_gated(quant_scaled(gate, n, scale, gate_sum), y1, q->kind);
     up->y[cuda_element(token, up->y_stride, n)] = quant_or_nan(y1, scale);
     gate->y[cuda_element(token, gate->y_stride, n)] = quant_or_nan(y0, scale);
 }

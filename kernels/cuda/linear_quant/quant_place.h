@@ -602,9 +602,3 @@ CUDA_HD float quant_scaled_sum(int64_t sum, float unit, float scale)
 {
     return (float)sum * (unit * scale);
 }
-
-/* Multiplies the activated gate and up. */
-CUDA_HD float quant_gated(float gate, float up)
-{
-    return gate * up;
-}

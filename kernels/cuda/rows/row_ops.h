@@ -110,9 +110,9 @@ BLOCK_FN void act_mul_row(const struct block *b, float *y, const float *gate, co
         }
         BLOCK_UNROLL_FEW
         for (uint32_t j = 0; j < ROW_BATCH; j++) {
-            float x = maths_activate(gates[j], kind);
             if (i + j * b->n_threads < n)
-                y[i + j * b->n_threads] = up ? x * ups[j] : x;
+                y[i + j * b->n_threads] =
+                    up ? maths_gated(gates[j], ups[j], kind) : maths_activate(gates[j], kind);
         }
     }
 }

@@ -56,6 +56,8 @@ RUN_ACT(run_silu, ACTIVATION_SILU)
 RUN_ACT(run_gelu_tanh, ACTIVATION_GELU_TANH)
 RUN_ACT(run_gelu_erf, ACTIVATION_GELU_ERF)
 RUN_ACT(run_relu, ACTIVATION_RELU)
+RUN_ACT(run_relu2, ACTIVATION_RELU2)
+RUN_ACT(run_oai, ACTIVATION_GATED_OAI)
 
 static double want_rms(const float *x, const float *w, uint32_t n, uint32_t i)
 {
@@ -117,6 +119,20 @@ static double want_relu(const float *x, const float *w, uint32_t n, uint32_t i)
     return x[i] > 0 ? (double)x[i] * (double)x[i] : 0.0;
 }
 
+static double want_relu2(const float *x, const float *w, uint32_t n, uint32_t i)
+{
+    return want_relu(x, w, n, i) * (double)x[i];
+}
+
+/* gpt-oss: gate and up are both x. */
+static double want_oai(const float *x, const float *w, uint32_t n, uint32_t i)
+{
+    (void)w;
+    (void)n;
+    double g = fmin((double)x[i], 7.0), u = fmax(-7.0, fmin((double)x[i], 7.0));
+    return g / (1 + exp(-1.702 * g)) * (u + 1);
+}
+
 static const struct op_case {
     const char *name;
     run_fn *run;
@@ -132,6 +148,8 @@ static const struct op_case {
     {"gelu_tanh", run_gelu_tanh, want_gelu_tanh, 1e-6},
     {"gelu_erf", run_gelu_erf, want_gelu_erf, 1e-6},
     {"relu", run_relu, want_relu, 1e-7},
+    {"relu2", run_relu2, want_relu2, 2e-7},
+    {"gated_oai", run_oai, want_oai, 1e-6},
 };
 
 static void check_case(const struct op_case *c, uint32_t n, struct random *r)

@@ -144,7 +144,7 @@ static void check_gated(struct rig *rig, const struct inputs *in, uint32_t m, co
 {
     struct act *act = prepare(rig, in, m);
     size_t n_bytes = (size_t)m * weight_n_rows(in->w[0]) * sizeof(float);
-    for (int kind = ACTIVATION_SILU; kind <= ACTIVATION_RELU; kind++) {
+    for (int kind = ACTIVATION_SILU; kind < N_ACTIVATIONS; kind++) {
         struct buffers want = {0}, got = {0};
         make_buffers(&want, in, 2, m, (uint32_t)kind % 4);
         make_buffers(&got, in, 2, m, (uint32_t)kind % 4);
