@@ -63,7 +63,7 @@ int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
                const struct tensor *up, enum activation kind)
 {
     if (!same_shape(y, gate) || (up != NULL && !same_shape(y, up)) ||
-        (unsigned)kind > ACTIVATION_RELU)
+        (unsigned)kind >= N_ACTIVATIONS || (up == NULL && kind == ACTIVATION_GATED_OAI))
         return STATUS_INTERNAL;
     return y->n_rows == 0 ? 0 : s->ops->act_mul(s, y, gate, up, kind);
 }
@@ -145,7 +145,7 @@ static bool gate_is_sound(const struct act *act, const struct linear_part *gate,
                           const struct linear_part *up, enum activation kind)
 {
     return part_is_sound(act, gate) && part_is_sound(act, up) && same_shape(gate->y, up->y) &&
-           gate->sum == NULL && up->sum == NULL && (unsigned)kind <= ACTIVATION_RELU;
+           gate->sum == NULL && up->sum == NULL && (unsigned)kind < N_ACTIVATIONS;
 }
 
 int op_linear_gated(struct stream *s, const struct act *act, const struct linear_part *gate,
@@ -204,6 +204,65 @@ int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, con
     if (rc == 0)
         rc = s->ops->linear_finish(s, y, &sums, act, w);
     return rc;
+}
+
+static bool router_is_sound(const struct expert_routes *routes, const struct tensor *logits,
+                            const struct router_params *p)
+{
+    uint32_t groups = p->n_groups > 1 ? p->n_groups : 1,
+             used_groups = groups > 1 ? p->n_used_groups : 1;
+    return is_f32(logits) && logits->n_cols == p->n_experts && p->n_experts > 0 &&
+           p->n_experts <= EXPERTS_MAX && p->n_used > 0 && p->n_used <= EXPERTS_MAX_USED &&
+           groups <= EXPERTS_MAX_GROUPS && p->n_experts % groups == 0 && used_groups > 0 &&
+           used_groups <= groups && p->n_used <= p->n_experts / groups * used_groups &&
+           logits->n_rows <= routes->max_rows && p->n_used <= routes->max_used &&
+           p->n_experts <= routes->max_experts && (unsigned)p->score <= ROUTER_SQRT_SOFTPLUS;
+}
+
+int op_router_topk(struct stream *s, struct expert_routes *routes, const struct tensor *logits,
+                   const struct router_params *params)
+{
+    if (!router_is_sound(routes, logits, params))
+        return STATUS_INTERNAL;
+    routes->n_rows = logits->n_rows;
+    routes->n_used = params->n_used;
+    routes->n_experts = params->n_experts;
+    return logits->n_rows == 0 ? 0 : s->ops->router_topk(s, routes, logits, params);
+}
+
+static bool expert_weights_are_sound(const struct weight *const *w, enum weight_role role,
+                                     uint32_t n_rows, uint32_t k)
+{
+    const struct weight *first = w[0];
+    return first->magic == WEIGHT_MAGIC && first->act_kind != 0 && first->role == role &&
+           first->n_rows == n_rows && first->k_local == k;
+}
+
+static bool holds_rows(const struct tensor *t, uint32_t n_rows, uint32_t n_cols)
+{
+    return t->row_stride >= n_cols && t->n_cols == n_cols && t->n_rows >= n_rows;
+}
+
+int op_experts(struct stream *s, struct tensor *y, const struct tensor *x,
+               const struct expert_routes *routes, const struct experts *e,
+               const struct expert_work *work, struct comm *comm)
+{
+    uint32_t hidden = x->n_cols, ff = e->segments != NULL ? segments_len(e->segments) : 0,
+             n_pairs = work->act->max_rows;
+    if (!same_shape(y, x) || y->data == x->data || routes->n_rows != x->n_rows ||
+        routes->n_experts != e->n || e->n == 0 || ff == 0 ||
+        (unsigned)e->activation >= N_ACTIVATIONS ||
+        (e->gate == NULL && e->activation == ACTIVATION_GATED_OAI) ||
+        (e->gate != NULL && !expert_weights_are_sound(e->gate, WEIGHT_LINEAR_COLUMN, ff, hidden)) ||
+        !expert_weights_are_sound(e->up, WEIGHT_LINEAR_COLUMN, ff, hidden) ||
+        !expert_weights_are_sound(e->down, WEIGHT_LINEAR_ROW, hidden, ff) || n_pairs < x->n_rows ||
+        work->act->max_k < (ff > hidden ? ff : hidden) ||
+        !holds_rows(&work->rows, n_pairs, hidden) ||
+        (e->gate != NULL && !holds_rows(&work->gate, n_pairs, ff)) ||
+        !holds_rows(&work->up, n_pairs, ff) ||
+        (comm != NULL && comm->size > 1 && !holds_rows(&work->partial, n_pairs, hidden)))
+        return STATUS_INTERNAL;
+    return x->n_rows == 0 ? 0 : s->ops->experts(s, y, x, routes, e, work, comm);
 }
 
 static bool rope_is_sound(const struct tensor *x, const struct rope_params *params)

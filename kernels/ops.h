@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/experts.h"
 #include "kernels/maths.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
@@ -220,6 +221,19 @@ struct op_table {
     int (*linear_finish)(struct stream *s, struct tensor *y, const struct tensor *partial,
                          const struct act *act, const struct weight *w);
 
+    /* Chooses the experts of each row of logits[m, n_experts] and orders the pairs (experts.h).
+     * Sums over experts: 16 lanes, then a fixed tree; sums over the chosen: a chain in ascending
+     * id. */
+    int (*router_topk)(struct stream *s, struct expert_routes *routes, const struct tensor *logits,
+                       const struct router_params *params);
+    /* y[m, hidden] = Σ weight · (down · act(gate · x, up · x) + bias) over the chosen experts of a
+     * row, a chain of FMAs in ascending id from 0. A step reads the weights of chosen experts only.
+     * At comm size > 1 the products of `down` are summed over ranks as in op_linear_row(), per
+     * pair. y must not be x. */
+    int (*experts)(struct stream *s, struct tensor *y, const struct tensor *x,
+                   const struct expert_routes *routes, const struct experts *experts,
+                   const struct expert_work *work, struct comm *comm);
+
     /* In place on x[m, n_heads·head_dim]. */
     int (*rope)(struct stream *s, struct tensor *x, const uint32_t *positions,
                 const struct rope_params *params);
@@ -282,6 +296,11 @@ void op_will_read(struct stream *s, const struct weight *const *weights, uint32_
  * finish. `partial` is scratch [m, n] of 4-byte elements; y must not alias it. */
 int op_linear_row(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w,
                   struct tensor *partial, struct comm *comm);
+int op_router_topk(struct stream *s, struct expert_routes *routes, const struct tensor *logits,
+                   const struct router_params *params);
+int op_experts(struct stream *s, struct tensor *y, const struct tensor *x,
+               const struct expert_routes *routes, const struct experts *experts,
+               const struct expert_work *work, struct comm *comm);
 int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
             const struct rope_params *params);
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,

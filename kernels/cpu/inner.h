@@ -154,6 +154,10 @@ struct cpu_inner {
                        float eps);
     void (*add)(float *y, const float *x, uint32_t n);
     void (*act_mul)(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
+    /* Computes scores of a router (experts.h) from logits[n]. `scores` has room for a multiple of 16. */
+    void (*router_scores)(float *scores, const float *logits, uint32_t n, enum router_score score);
+    /* y = fma(w, x + bias, y); bias NULL: none. */
+    void (*add_weighted)(float *y, const float *x, const float *bias, float w, uint32_t n);
     /* Rotates one row of heads in place. */
     void (*rope)(float *x, uint32_t n_heads, uint32_t position, const struct rope_params *params);
     void (*kv_store)(void *dst, enum dtype type, const float *src, uint32_t n);

@@ -47,6 +47,16 @@ int linear_partial_cpu(struct stream *s, struct tensor *partial, struct tensor *
 int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *partial,
                       const struct act *act, const struct weight *w);
 
+/* Scales the sums of rows [row_begin, row_begin + y->n_rows) of act (linear_finish). */
+void ops_finish_rows(struct tensor *y, const struct tensor *partial, const struct act *act,
+                     uint32_t row_begin, const struct weight *w);
+
+int router_topk_cpu(struct stream *s, struct expert_routes *routes, const struct tensor *logits,
+                    const struct router_params *params);
+int experts_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
+                const struct expert_routes *routes, const struct experts *experts,
+                const struct expert_work *work, struct comm *comm);
+
 int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
                   const struct kv_layer *kv, const struct attention_rows *rows,
                   const struct attention_params *params);

@@ -3,15 +3,15 @@
 
 #include "base/status.h"
 #include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/linear/linear_block.h"
 #include "kernels/cpu/ops_cpu.h"
 #include "kernels/cpu/stream_cpu.h"
 #include "kernels/cpu/weight_cpu.h"
 
 enum {
-    MIN_PARALLEL = 1 << 14,  /* below this many multiply-adds the calling thread works alone */
-    ROW_BLOCK_MULTIPLE = 48, /* a multiple of the tile height of every kernel */
-    ITEM_BYTES = 12 * 1024,  /* minimum bytes of weights in an item, for one row */
-    ITEMS_PER_THREAD = 6,    /* for several rows */
+    MIN_PARALLEL = 1 << 14, /* below this many multiply-adds the calling thread works alone */
+    ITEM_BYTES = 12 * 1024, /* minimum bytes of weights in an item, for one row */
+    ITEMS_PER_THREAD = 6,   /* for several rows */
 };
 
 /* A weight in a job, and the treatment of its results. */
@@ -119,12 +119,7 @@ static void run_split(struct stream *s, struct split_job *job)
     assert(w != NULL && m > 0);
     job->inner = inner_of(s->ops);
     job->stream = stream_cpu(s);
-    uint32_t row_bytes = w->k_pad * (w->base.act_kind == ACT_INT8 ? 1 : 4);
-    uint32_t fit = job->inner->row_block_bytes / (row_bytes > 0 ? row_bytes : 1);
-    fit = fit < ROW_BLOCK_MULTIPLE ? ROW_BLOCK_MULTIPLE
-                                   : fit / ROW_BLOCK_MULTIPLE * ROW_BLOCK_MULTIPLE;
-    if (job->inner->arrange != NULL && fit > ACT_PAIR_ROWS)
-        fit = fit / ACT_PAIR_ROWS * ACT_PAIR_ROWS;
+    uint32_t fit = linear_row_block(job->inner, w);
     uint64_t bytes = 0, n_macs = 0;
     for (uint32_t p = 0; p < job->n_parts; p++) {
         const struct weight_cpu *part = job->parts[p].linear.w;
@@ -136,8 +131,6 @@ static void run_split(struct stream *s, struct split_job *job)
         wanted = bytes / ITEM_BYTES;
     if (n_macs < MIN_PARALLEL)
         wanted = 1;
-    if (w->base.act_kind == ACT_BF16 && job->inner->bf16_tile_rows > 0)
-        fit = job->inner->bf16_tile_rows;
     job->row_block = fit < m ? fit : m;
     assert(job->row_block > 0);
     job->items_per_block = wanted < job->n_panels ? (uint32_t)wanted : job->n_panels;
@@ -227,10 +220,9 @@ int linear_partial_cpu(struct stream *s, struct tensor *partial, struct tensor *
     return 0;
 }
 
-int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *partial,
-                      const struct act *base, const struct weight *base_weight)
+void ops_finish_rows(struct tensor *y, const struct tensor *partial, const struct act *base,
+                     uint32_t row_begin, const struct weight *base_weight)
 {
-    (void)s;
     const struct act_cpu *act = act_cpu(base);
     const struct weight_cpu *w = weight_cpu(base_weight);
     const float *units = weight_units(w);
@@ -248,8 +240,15 @@ int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *p
                 memcpy(&high, out + i, sizeof(high));
                 total += (int64_t)high * 65536;
             }
-            out[i] = (float)total * (units[i] * act->scale[r]);
+            out[i] = (float)total * (units[i] * act->scale[row_begin + r]);
         }
     }
+}
+
+int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *partial,
+                      const struct act *act, const struct weight *w)
+{
+    (void)s;
+    ops_finish_rows(y, partial, act, 0, w);
     return 0;
 }

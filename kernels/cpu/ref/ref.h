@@ -27,6 +27,8 @@ void ref_layer_norm(float *y, const float *x, const float *w, const float *b, ui
                     float eps);
 void ref_add(float *y, const float *x, uint32_t n);
 void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
+void ref_router_scores(float *scores, const float *logits, uint32_t n, enum router_score score);
+void ref_add_weighted(float *y, const float *x, const float *bias, float w, uint32_t n);
 void ref_kv_store(void *dst, enum dtype type, const float *src, uint32_t n);
 float ref_kv_quantize(uint8_t *codes, const float *x, uint32_t n);
 void ref_attention(const struct attention_tile *tile, void *scratch);

@@ -11,6 +11,7 @@
 #include "kernels/cpu/attention/attention_dot_avx2.h"
 #include "kernels/cpu/attention/attention_impl.h"
 #include "kernels/cpu/vec/rope_impl.h"
+#include "kernels/cpu/vec/router_impl.h"
 #include "kernels/cpu/linear/linear_int.h"
 /* clang-format on */
 
@@ -27,6 +28,8 @@ const struct cpu_inner cpu_inner_avx2 = {
     .layer_norm = layer_norm,
     .add = add,
     .act_mul = act_mul,
+    .router_scores = router_scores,
+    .add_weighted = add_weighted,
     .rope = rope_row,
     .kv_store = kv_store,
     .kv_quantize = kv_quantize,

@@ -11,6 +11,7 @@
 #include "kernels/cpu/attention/attention_dot_avx512.h"
 #include "kernels/cpu/attention/attention_impl.h"
 #include "kernels/cpu/vec/rope_impl.h"
+#include "kernels/cpu/vec/router_impl.h"
 #include "kernels/cpu/linear/linear_int.h"
 #include "kernels/cpu/attention/attention_amx.h"
 #include "kernels/cpu/linear/linear_amx.h"
@@ -19,8 +20,9 @@
 /* All loops except the linears and attention. */
 #define AVX512_LOOPS                                                                               \
     .abs_stats = abs_stats, .quantize = quantize, .rms_norm = rms_norm, .layer_norm = layer_norm,  \
-    .add = add, .act_mul = act_mul, .rope = rope_row, .kv_store = kv_store,                        \
-    .kv_quantize = kv_quantize, .attention_fold = attention_fold
+    .add = add, .act_mul = act_mul, .router_scores = router_scores, .add_weighted = add_weighted,  \
+    .rope = rope_row, .kv_store = kv_store, .kv_quantize = kv_quantize,                            \
+    .attention_fold = attention_fold
 
 const struct cpu_inner cpu_inner_avx512 = {
     .name = "avx512",

@@ -1,0 +1,342 @@
+/* Pairs are computed in batches that fit the work memory. In a batch the pairs of an expert are
+ * adjacent rows of the prepared activations, and each expert is one product of these rows.
+ * A batch has six jobs: gather, prepare, gate and up, prepare, down, combine. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "kernels/comm.h"
+#include "kernels/cpu/act_cpu.h"
+#include "kernels/cpu/linear/linear_block.h"
+#include "kernels/cpu/ops_cpu.h"
+#include "kernels/cpu/stream_cpu.h"
+#include "kernels/cpu/weight_cpu.h"
+
+enum {
+    MIN_PARALLEL = 4096,         /* elements */
+    MIN_PARALLEL_MACS = 1 << 14, /* multiply-adds of a product */
+    ITEM_BYTES = 12 * 1024,      /* minimum bytes of weights in an item, for few rows */
+    ITEMS_PER_THREAD = 6,
+    ITEMS_PER_EXPERT = 4, /* for many rows and several threads */
+    FEW_ROWS = 4,         /* up to this number of rows per expert, memory is the bound */
+    COMBINE_COLUMNS = 512,
+};
+
+/* Rows [slot, slot + n) of the work memory are pairs [pair, pair + n), all of one expert. */
+struct block {
+    uint32_t expert, pair, n, slot;
+};
+
+struct batch {
+    uint32_t n_blocks, pair, end_pair;
+    uint32_t n_slots; /* rows in use; rows between blocks are zero */
+    struct block blocks[EXPERTS_MAX];
+    uint32_t shift[EXPERTS_MAX]; /* pair + shift = slot, modulo 2^32, for the experts of blocks */
+};
+
+/* The arguments of every job of a batch. */
+struct expert_job {
+    const struct cpu_inner *inner;
+    const struct stream_cpu *stream;
+    struct tensor *y;
+    const struct tensor *x;
+    const struct expert_routes *routes;
+    const struct experts *experts;
+    const struct expert_work *work;
+    const struct batch *batch;
+    /* products */
+    const struct weight *const *w[2];
+    const float *bias[2];
+    float *out[2];
+    size_t out_strides[2];
+    int32_t *sums, *high; /* integers to be summed over ranks; out[0] is then NULL */
+    size_t sums_stride;
+    uint32_t n_parts, n_panels, items_per_block, chunks;
+    bool gated;
+};
+
+/* Rows of tiles are computed 32 at a time, so blocks of many rows begin at a multiple of that. */
+static uint32_t slot_of(const struct cpu_inner *inner, uint32_t slot, uint32_t n)
+{
+    bool tiles = inner->arrange != NULL && n >= inner->arrange_min_rows;
+    return tiles ? (slot + ACT_PAIR_ROWS - 1) / ACT_PAIR_ROWS * ACT_PAIR_ROWS : slot;
+}
+
+/* Takes the next pairs, from `pair` on, as long as they fit. */
+static void next_batch(struct batch *batch, const struct expert_job *job, uint32_t pair,
+                       bool aligned)
+{
+    const uint32_t *begins = job->routes->begins;
+    uint32_t room = job->work->act->max_rows, expert = 0;
+    *batch = (struct batch){.pair = pair, .end_pair = pair};
+    while (batch->end_pair < begins[job->routes->n_experts]) {
+        while (begins[expert + 1] <= batch->end_pair)
+            expert++;
+        uint32_t n = begins[expert + 1] - batch->end_pair,
+                 slot = aligned ? slot_of(job->inner, batch->n_slots, n) : batch->n_slots;
+        if (slot >= room)
+            break;
+        n = n < room - slot ? n : room - slot;
+        batch->blocks[batch->n_blocks++] = (struct block){expert, batch->end_pair, n, slot};
+        batch->shift[expert] = slot - batch->end_pair;
+        batch->end_pair += n;
+        batch->n_slots = slot + n;
+    }
+}
+
+/* Returns the weight of the expert in a row. */
+static float weight_of(const struct expert_routes *routes, uint32_t row, uint32_t expert)
+{
+    uint32_t at = row * routes->n_used;
+    while (routes->ids[at] != expert)
+        at++;
+    return routes->weights[at];
+}
+
+static void gather_block(void *arg, uint32_t item, uint32_t member)
+{
+    const struct expert_job *job = arg;
+    const struct block *b = &job->batch->blocks[item];
+    const struct tensor *to = &job->work->rows;
+    uint32_t n = job->x->n_cols, before = item == 0 ? 0 : b[-1].slot + b[-1].n;
+    (void)member;
+    for (; before < b->slot; before++)
+        memset(tensor_row_f32(to, before), 0, n * sizeof(float));
+    for (uint32_t i = 0; i < b->n; i++) {
+        uint32_t row = job->routes->rows[b->pair + i];
+        const float *x = tensor_row_f32(job->x, row);
+        float *dst = tensor_row_f32(to, b->slot + i);
+        if (!job->experts->weighs_input) {
+            memcpy(dst, x, n * sizeof(float));
+            continue;
+        }
+        float w = weight_of(job->routes, row, b->expert);
+        for (uint32_t k = 0; k < n; k++)
+            dst[k] = w * x[k];
+    }
+}
+
+/* Computes rows [share->row_begin, share->row_end) of a product and adds the bias. */
+static void run_share(const struct expert_job *job, uint32_t part, uint32_t expert,
+                      const struct linear_share *share)
+{
+    const struct weight_cpu *w = weight_cpu(job->w[part][expert]);
+    struct linear_job linear = {.act = act_cpu(job->work->act),
+                                .w = w,
+                                .y = job->out[part],
+                                .sums = job->sums,
+                                .high = job->high,
+                                .y_stride = job->out_strides[part],
+                                .sums_stride = job->sums_stride};
+    if (w->base.act_kind == ACT_INT8)
+        job->inner->linear_int(&linear, share);
+    else
+        job->inner->linear_dense(&linear, share);
+    if (job->bias[part] == NULL)
+        return;
+    const float *bias = job->bias[part] + (size_t)expert * w->base.n_rows + share->n_begin;
+    for (uint32_t r = share->row_begin; r < share->row_end; r++)
+        job->inner->add(job->out[part] + r * job->out_strides[part] + share->n_begin, bias,
+                        share->n_end - share->n_begin);
+}
+
+/* Computes a run of panels of an expert, for all rows of its block. */
+static void run_item(void *arg, uint32_t item, uint32_t member)
+{
+    const struct expert_job *job = arg;
+    const struct block *b = &job->batch->blocks[item / job->items_per_block];
+    const struct weight_cpu *w = weight_cpu(job->w[0][b->expert]);
+    uint32_t begin, end, n = w->base.n_rows, step = linear_row_block(job->inner, w);
+    thread_pool_share(job->n_panels, b->n > 1 ? 2 : 1, item % job->items_per_block,
+                      job->items_per_block, &begin, &end);
+    struct linear_share share = {.n_begin = begin * PANEL_ROWS,
+                                 .n_end = end * PANEL_ROWS < n ? end * PANEL_ROWS : n,
+                                 .scratch = stream_scratch(job->stream, member)};
+    if (share.n_begin >= share.n_end)
+        return;
+    for (uint32_t row = b->slot; row < b->slot + b->n; row = share.row_end) {
+        share.row_begin = row;
+        share.row_end = b->slot + b->n - row < step ? b->slot + b->n : row + step;
+        for (uint32_t p = 0; p < job->n_parts; p++)
+            run_share(job, p, b->expert, &share);
+        for (uint32_t r = row; job->gated && r < share.row_end; r++) {
+            float *y = job->out[0] + r * job->out_strides[0] + share.n_begin;
+            const float *up =
+                job->n_parts == 2 ? job->out[1] + r * job->out_strides[1] + share.n_begin : NULL;
+            job->inner->act_mul(y, y, up, share.n_end - share.n_begin, job->experts->activation);
+        }
+    }
+}
+
+/* Splits the products of a batch into items. */
+static void run_products(struct stream *s, struct expert_job *job)
+{
+    const struct weight_cpu *w = weight_cpu(job->w[0][0]);
+    struct thread_pool *pool = stream_cpu(s)->pool;
+    uint32_t n_threads = thread_pool_size(pool), n_blocks = job->batch->n_blocks;
+    uint64_t pairs = job->batch->end_pair - job->batch->pair,
+             n_macs = pairs * w->base.n_rows * w->k_pad * job->n_parts,
+             bytes = (w->units_offset - w->data_offset) * job->n_parts, per_block = 1;
+    job->n_panels = weight_n_panels(w);
+    if (n_threads > 1) {
+        per_block = ((uint64_t)ITEMS_PER_THREAD * n_threads + n_blocks - 1) / n_blocks;
+        uint64_t least =
+            pairs <= (uint64_t)FEW_ROWS * n_blocks ? bytes / ITEM_BYTES : ITEMS_PER_EXPERT;
+        per_block = per_block > least ? per_block : least;
+    }
+    per_block = per_block < job->n_panels ? per_block : job->n_panels;
+    job->items_per_block = per_block > 0 ? (uint32_t)per_block : 1;
+    uint32_t n_items = n_blocks * job->items_per_block;
+    if (n_macs < MIN_PARALLEL_MACS)
+        for (uint32_t item = 0; item < n_items; item++)
+            run_item(job, item, 0);
+    else
+        thread_pool_run_items(pool, n_items, run_item, job);
+}
+
+/* y += the weighted outputs of the batch, for a chunk of columns of a row. */
+static void combine(void *arg, uint32_t item, uint32_t member)
+{
+    const struct expert_job *job = arg;
+    const struct expert_routes *routes = job->routes;
+    uint32_t row = item / job->chunks, begin = item % job->chunks * COMBINE_COLUMNS,
+             hidden = job->y->n_cols,
+             n = hidden - begin < COMBINE_COLUMNS ? hidden - begin : COMBINE_COLUMNS;
+    float *y = tensor_row_f32(job->y, row) + begin;
+    (void)member;
+    if (job->batch->pair == 0)
+        memset(y, 0, n * sizeof(float));
+    for (uint32_t j = row * routes->n_used; j < (row + 1) * routes->n_used; j++) {
+        uint32_t pair = routes->places[j], expert = routes->ids[j];
+        if (pair < job->batch->pair || pair >= job->batch->end_pair)
+            continue;
+        const float *bias = job->experts->down_bias;
+        if (bias != NULL)
+            bias += (size_t)expert * hidden + begin;
+        job->inner->add_weighted(
+            y, tensor_row_f32(&job->work->rows, pair + job->batch->shift[expert]) + begin, bias,
+            job->experts->weighs_input ? 1.0f : routes->weights[j], n);
+    }
+}
+
+static void run_items(struct stream *s, struct expert_job *job, thread_pool_item_fn *fn,
+                      uint32_t n_items)
+{
+    if ((uint64_t)job->batch->n_slots * job->x->n_cols >= MIN_PARALLEL)
+        thread_pool_run_items(stream_cpu(s)->pool, n_items, fn, job);
+    else
+        for (uint32_t item = 0; item < n_items; item++)
+            fn(job, item, 0);
+}
+
+static int run_gate_and_up(struct stream *s, struct expert_job *job)
+{
+    const struct experts *e = job->experts;
+    const struct expert_work *work = job->work;
+    struct tensor rows = tensor_rows(&work->rows, 0, job->batch->n_slots);
+    bool has_gate = e->gate != NULL;
+    uint32_t kinds = e->up[0]->act_kind | (has_gate ? e->gate[0]->act_kind : 0);
+    run_items(s, job, gather_block, job->batch->n_blocks);
+    int rc = act_prepare_cpu(s, work->act, &rows, kinds, NULL, NULL);
+    if (rc != 0)
+        return rc;
+    uint32_t n = 0;
+    if (has_gate) {
+        job->w[n] = e->gate;
+        job->bias[n] = e->gate_bias;
+        job->out_strides[n] = work->gate.row_stride;
+        job->out[n++] = work->gate.data;
+    }
+    job->w[n] = e->up;
+    job->bias[n] = e->up_bias;
+    job->out_strides[n] = work->up.row_stride;
+    job->out[n++] = work->up.data;
+    job->n_parts = n;
+    job->gated = true;
+    run_products(s, job);
+    return 0;
+}
+
+/* Sums the products of `down` over ranks and scales the sums. */
+static int reduce(struct stream *s, const struct expert_job *job, struct comm *comm)
+{
+    const struct batch *batch = job->batch;
+    const struct weight *const *down = job->experts->down;
+    struct tensor sums = tensor_rows(&job->work->partial, 0, batch->n_slots),
+                  high = tensor_rows(&job->work->rows, 0, batch->n_slots);
+    bool integer = down[0]->act_kind == ACT_INT8;
+    sums.dtype = integer ? DTYPE_I32 : DTYPE_F32;
+    high.dtype = DTYPE_I32;
+    int rc = comm_all_reduce(comm, s, &sums, integer ? COMM_SUM_I32 : COMM_SUM_TREE_F32);
+    if (rc == 0 && down[0]->n_partial_planes == 2)
+        rc = comm_all_reduce(comm, s, &high, COMM_SUM_I32);
+    for (uint32_t i = 0; rc == 0 && i < batch->n_blocks; i++) {
+        const struct block *b = &batch->blocks[i];
+        struct tensor y = tensor_rows(&job->work->rows, b->slot, b->n),
+                      partial = tensor_rows(&job->work->partial, b->slot, b->n);
+        ops_finish_rows(&y, &partial, job->work->act, b->slot, down[b->expert]);
+    }
+    return rc;
+}
+
+static int run_down(struct stream *s, struct expert_job *job, struct comm *comm)
+{
+    const struct experts *e = job->experts;
+    const struct expert_work *work = job->work;
+    struct tensor middle =
+        tensor_rows(e->gate != NULL ? &work->gate : &work->up, 0, job->batch->n_slots);
+    const struct weight *first = e->down[0];
+    bool is_split = comm != NULL && comm->size > 1;
+    int rc = act_prepare_cpu(s, work->act, &middle, first->act_kind, e->segments, comm);
+    if (rc != 0)
+        return rc;
+    job->w[0] = e->down;
+    job->bias[0] = NULL;
+    job->n_parts = 1;
+    job->gated = false;
+    job->out[0] = work->rows.data;
+    job->out_strides[0] = work->rows.row_stride;
+    if (is_split && first->act_kind == ACT_INT8) {
+        job->sums = work->partial.data;
+        job->sums_stride = work->partial.row_stride;
+        job->high = first->n_partial_planes == 2 ? work->rows.data : NULL;
+        job->out[0] = NULL;
+    } else if (is_split) {
+        job->out[0] = work->partial.data;
+        job->out_strides[0] = work->partial.row_stride;
+    }
+    run_products(s, job);
+    job->sums = job->high = NULL;
+    return is_split ? reduce(s, job, comm) : 0;
+}
+
+int experts_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
+                const struct expert_routes *routes, const struct experts *experts,
+                const struct expert_work *work, struct comm *comm)
+{
+    struct batch batch = {.n_blocks = 0};
+    struct expert_job job = {.inner = inner_of(s->ops),
+                             .stream = stream_cpu(s),
+                             .y = y,
+                             .x = x,
+                             .routes = routes,
+                             .experts = experts,
+                             .work = work,
+                             .batch = &batch,
+                             .chunks = (y->n_cols + COMBINE_COLUMNS - 1) / COMBINE_COLUMNS};
+    uint32_t n_pairs = routes->n_rows * routes->n_used;
+    bool aligned = comm == NULL || comm->size == 1; /* ranks must not sum unwritten rows */
+    if (routes->begins[routes->n_experts] != n_pairs)
+        return STATUS_INTERNAL;
+    for (uint32_t pair = 0; pair < n_pairs; pair = batch.end_pair) {
+        next_batch(&batch, &job, pair, aligned);
+        assert(batch.end_pair > pair);
+        int rc = run_gate_and_up(s, &job);
+        if (rc == 0)
+            rc = run_down(s, &job, comm);
+        if (rc != 0)
+            return rc;
+        run_items(s, &job, combine, y->n_rows * job.chunks);
+    }
+    return 0;
+}
