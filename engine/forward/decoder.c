@@ -11,152 +11,6 @@ static struct tensor view(float *data, uint32_t n_rows, uint32_t n_cols)
     return tensor_view(data, DTYPE_F32, n_rows, n_cols);
 }
 
-static int norm(struct decoder *dec, const struct layer *at, enum arch_slot weight,
-                enum arch_slot bias, struct tensor *y, const struct tensor *x)
-{
-    const float *w = at->vector[weight];
-    if (dec->arch->norm == ARCH_NORM_LAYER)
-        return op_layer_norm(dec->stream, y, x, w, at->vector[bias], dec->shape->norm_eps);
-    return op_rms_norm(dec->stream, y, x, w, dec->shape->norm_eps);
-}
-
-/* h = norm(x), prepared for the linears that read it. */
-static int norm_prepare(struct decoder *dec, const struct layer *at, enum arch_slot weight,
-                        enum arch_slot bias, struct tensor *h, const struct tensor *x,
-                        uint32_t kinds)
-{
-    const struct norm_params p = {.is_centred = dec->arch->norm == ARCH_NORM_LAYER,
-                                  .w = at->vector[weight],
-                                  .bias = at->vector[bias],
-                                  .eps = dec->shape->norm_eps};
-    return op_norm_prepare(dec->stream, dec->act, h, x, &p, kinds);
-}
-
-/* y = W·act + bias, for a weight that is split by outputs or not split. */
-static struct linear_part part_of(const struct layer *at, enum arch_slot weight,
-                                  enum arch_slot bias, struct tensor *y)
-{
-    return (struct linear_part){.y = y, .w = at->linear[weight], .bias = at->vector[bias]};
-}
-
-/* Announces the weights that the next attention, or the head, will read. */
-static void will_read_attention(struct decoder *dec, const struct layer *next)
-{
-    if (next) {
-        const struct weight *w[] = {next->linear[ARCH_ATTN_Q], next->linear[ARCH_ATTN_K],
-                                    next->linear[ARCH_ATTN_V]};
-        op_will_read(dec->stream, w, 3);
-    } else if (dec->globals.linear[ARCH_OUTPUT]) { /* last layer of the last stage */
-        op_will_read(dec->stream, &dec->globals.linear[ARCH_OUTPUT], 1);
-    }
-}
-
-/* Announces the weights that this layer's MLP will read. */
-static void will_read_ffn(struct decoder *dec, const struct layer *at)
-{
-    const struct weight *w[] = {at->linear[ARCH_FFN_UP], at->linear[ARCH_FFN_GATE]};
-    op_will_read(dec->stream, w, dec->arch->ffn == ARCH_FFN_GATED ? 2 : 1);
-}
-
-/* Prepares `from` for a weight that is split by inputs. */
-static int row_prepare(struct decoder *dec, const struct linear_part *what,
-                       const struct segments *segments, const struct tensor *from)
-{
-    return op_act_prepare(dec->stream, dec->act, from, weight_act_kind(what->w), segments,
-                          dec->comm);
-}
-
-/* sum += W·act + bias, for a weight that is split by inputs. The bias is added once, after the sum
- * over ranks. `y` is scratch, or the result if `sum` is NULL. */
-static int linear_row(struct decoder *dec, const struct linear_part *what)
-{
-    struct tensor partial = view(dec->mem.partial, what->y->n_rows, what->y->n_cols);
-    if (!dec->comm || dec->comm->size == 1)
-        return op_linear_parts(dec->stream, dec->act, what, 1);
-    int rc = op_linear_row(dec->stream, what->y, dec->act, what->w, &partial, dec->comm);
-    if (!rc && what->bias)
-        rc = op_add_bias(dec->stream, what->y, what->bias);
-    return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
-}
-
-/* out[m, hidden] = attention over the layer's normed and prepared input; added to `sum`. */
-static int attention(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
-                     struct tensor *out, struct tensor *sum)
-{
-    uint32_t m = out->n_rows, hd = dec->shape->head_dim;
-    struct tensor q = view(dec->mem.q, m, dec->split.n_heads * hd);
-    struct tensor k = view(dec->mem.k, m, dec->split.n_kv_heads * hd);
-    struct tensor v = view(dec->mem.v, m, dec->split.n_kv_heads * hd);
-    struct tensor mixed = view(dec->mem.mixed, m, dec->split.n_heads * hd);
-    const struct linear_part parts[] = {part_of(at, ARCH_ATTN_Q, ARCH_ATTN_Q_BIAS, &q),
-                                        part_of(at, ARCH_ATTN_K, ARCH_ATTN_K_BIAS, &k),
-                                        part_of(at, ARCH_ATTN_V, ARCH_ATTN_V_BIAS, &v)};
-    struct linear_part o = part_of(at, ARCH_ATTN_OUT, ARCH_ATTN_OUT_BIAS, out);
-    o.sum = sum;
-    op_will_read(dec->stream, &o.w, 1);
-    int rc = op_linear_parts(dec->stream, dec->act, parts, 3);
-    if (!rc)
-        rc = op_rope_kv(dec->stream, &q, &k, &v, rows->positions, &dec->rope, &at->kv,
-                        rows->kv_slots);
-    if (!rc)
-        rc = op_attention(dec->stream, &mixed, &q, &at->kv, rows, &dec->attention);
-    will_read_ffn(dec, at);
-    if (!rc)
-        rc = row_prepare(dec, &o, &dec->split.heads, &mixed);
-    return rc ? rc : linear_row(dec, &o);
-}
-
-/* out[m, hidden] = MLP over the prepared input; added to `sum`. `next` (may be NULL): the layer
- * whose weights are read afterwards. */
-static int ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
-               struct tensor *out, struct tensor *sum)
-{
-    uint32_t m = out->n_rows, n = segments_len(&dec->split.ffn);
-    struct tensor up_y = view(dec->mem.up, m, n), gate_y = view(dec->mem.gate, m, n);
-    struct linear_part up = part_of(at, ARCH_FFN_UP, ARCH_FFN_UP_BIAS, &up_y);
-    struct linear_part down = part_of(at, ARCH_FFN_DOWN, ARCH_FFN_DOWN_BIAS, out);
-    down.sum = sum;
-    int rc = 0;
-    op_will_read(dec->stream, &down.w, 1);
-    if (dec->arch->ffn == ARCH_FFN_GATED) {
-        struct linear_part gate = part_of(at, ARCH_FFN_GATE, ARCH_FFN_GATE_BIAS, &gate_y);
-        rc = op_gated_prepare(dec->stream, dec->act, &gate, &up, dec->arch->activation,
-                              weight_act_kind(down.w), &dec->split.ffn, dec->comm);
-    } else {
-        rc = op_linear_parts(dec->stream, dec->act, &up, 1);
-        if (!rc)
-            rc = op_act_mul(dec->stream, &gate_y, &up_y, NULL, dec->arch->activation);
-        if (!rc)
-            rc = row_prepare(dec, &down, &dec->split.ffn, &gate_y);
-    }
-    will_read_attention(dec, next);
-    return rc ? rc : linear_row(dec, &down);
-}
-
-static int run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,
-                     const struct attention_rows *rows, struct tensor *x)
-{
-    uint32_t m = x->n_rows, hidden = x->n_cols;
-    struct tensor h = view(dec->mem.h, m, hidden);
-    struct tensor from_attention = view(dec->mem.y_attention, m, hidden);
-    struct tensor from_ffn = view(dec->mem.y_ffn, m, hidden);
-    bool parallel = dec->arch->residual == ARCH_RESIDUAL_PARALLEL;
-    int rc = norm_prepare(dec, at, ARCH_ATTN_NORM, ARCH_ATTN_NORM_BIAS, &h, x, at->attention_kinds);
-    if (!rc)
-        rc = attention(dec, at, rows, &from_attention, parallel ? NULL : x);
-    if (!rc)
-        rc = norm_prepare(dec, at, ARCH_FFN_NORM, ARCH_FFN_NORM_BIAS, &h, x, at->ffn_kinds);
-    if (!rc && !parallel)
-        return ffn(dec, at, next, &from_ffn, x);
-    if (!rc)
-        rc = ffn(dec, at, next, &from_ffn, NULL);
-    if (!rc)
-        rc = op_add(dec->stream, x, &from_attention);
-    if (!rc)
-        rc = op_add(dec->stream, x, &from_ffn);
-    return rc;
-}
-
 /* Logits of n sample rows from `first` on. Each rank writes its columns of the shared [n,
  * vocab]. */
 static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first, uint32_t n)
@@ -174,10 +28,12 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
         y.row_stride = vocab;
         int rc = op_gather_rows(dec->stream, &h, x, dec->mem.sample_rows + first + begin);
         if (!rc)
-            rc = norm_prepare(dec, &dec->globals, ARCH_OUTPUT_NORM, ARCH_OUTPUT_NORM_BIAS, &h, &h,
-                              weight_act_kind(w));
+            rc = decoder_norm_prepare(dec, &dec->globals, ARCH_OUTPUT_NORM, &h, &h,
+                                      weight_act_kind(w));
         if (!rc)
             rc = op_linear(dec->stream, &y, dec->act, w);
+        if (!rc && dec->globals.vector[ARCH_OUTPUT_BIAS])
+            rc = op_add_bias(dec->stream, &y, dec->globals.vector[ARCH_OUTPUT_BIAS]);
         if (rc)
             return rc;
     }
@@ -189,7 +45,7 @@ static int run_embedding(struct decoder *dec, struct tensor *x)
 {
     const struct layer *globals = &dec->globals;
     int rc = op_embed(dec->stream, x, dec->mem.token_ids, globals->linear[ARCH_TOKEN_EMBD]);
-    if (!rc && dec->arch->position == ARCH_POSITION_LEARNED) {
+    if (!rc && globals->linear[ARCH_POSITION_EMBD]) {
         struct tensor places = view(dec->mem.h, x->n_rows, x->n_cols);
         rc =
             op_embed(dec->stream, &places, dec->mem.positions, globals->linear[ARCH_POSITION_EMBD]);
@@ -197,7 +53,7 @@ static int run_embedding(struct decoder *dec, struct tensor *x)
             rc = op_add(dec->stream, x, &places);
     }
     if (!rc && globals->vector[ARCH_TOKEN_NORM])
-        rc = norm(dec, globals, ARCH_TOKEN_NORM, ARCH_TOKEN_NORM_BIAS, x, x);
+        rc = decoder_norm(dec, globals, ARCH_TOKEN_NORM, x, x);
     return rc;
 }
 
@@ -226,7 +82,7 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
         rc = run_embedding(dec, &x);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         const struct layer *next = i + 1 < dec->split.n_layers ? &dec->layers[i + 1] : NULL;
-        rc = run_layer(dec, &dec->layers[i], next, &rows, &x);
+        rc = decoder_run_layer(dec, &dec->layers[i], next, &rows, &x);
         if (dec->cfg.progress)
             atomic_fetch_add(dec->cfg.progress, 1);
     }
@@ -313,17 +169,26 @@ float *decoder_hidden(const struct decoder *dec)
     return dec->mem.x;
 }
 
+/* Copies a block within every plane of a layer. */
+static int copy_planes(struct decoder *dec, uint32_t i_layer, uint32_t from, uint32_t to)
+{
+    struct decoder_plane planes[DECODER_MAX_PLANES];
+    int rc = 0;
+    decoder_memory_planes(dec->cfg.plan, dec->shape, i_layer, planes);
+    for (uint32_t i = 0; !rc && i < DECODER_MAX_PLANES; i++) {
+        unsigned char *pool = dec->kv_memory + planes[i].offset_bytes;
+        uint64_t bytes = planes[i].block_bytes;
+        if (bytes)
+            rc = dec->stream->device->ops->copy(dec->stream, pool + to * bytes, pool + from * bytes,
+                                                bytes);
+    }
+    return rc;
+}
+
 int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct error *err)
 {
     for (uint32_t i = 0; i < dec->split.n_layers; i++) {
-        const struct kv_layer *kv = &dec->layers[i].kv;
-        size_t bytes =
-            (size_t)kv->n_kv_heads * kv->block_size * ops_kv_vector_bytes(kv->dtype, kv->head_dim);
-        int rc = dec->stream->device->ops->copy(dec->stream, (char *)kv->k + to * bytes,
-                                                (const char *)kv->k + from * bytes, bytes);
-        if (!rc)
-            rc = dec->stream->device->ops->copy(dec->stream, (char *)kv->v + to * bytes,
-                                                (const char *)kv->v + from * bytes, bytes);
+        int rc = copy_planes(dec, i, from, to);
         if (rc && dec->stream->device->ops->stream_sync(dec->stream, err) == 0)
             error_set(err, rc, "rank %u: KV block %u cannot be copied", dec->cfg.plan->rank.index,
                       from);

@@ -15,6 +15,15 @@ static void *place_array(struct decoder_memory *mem, unsigned char *base, uint64
     return base ? base + at : NULL;
 }
 
+static bool has_bare_norm(const struct model_shape *shape)
+{
+    for (uint32_t i = 0; i < shape->n_layers; i++)
+        if (shape->layers[i].mixer->bare_value_norm ||
+            shape->layers[i].mixer->head_norms == ARCH_HEAD_NORMS_BARE)
+            return true;
+    return false;
+}
+
 void decoder_memory_layout(const struct rank_plan *plan, const struct model_shape *shape,
                            unsigned char *base, struct decoder_memory *out_memory)
 {
@@ -22,22 +31,24 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     const struct step_sizes *steps = &plan->steps;
     uint64_t rows = steps->max_rows;
     uint64_t hidden = rows * shape->hidden_dim;
-    uint64_t heads = rows * segments_len(&plan->split.heads);
-    uint64_t kv = rows * plan->split.n_kv_heads * shape->head_dim;
-    uint64_t ffn = rows * segments_len(&plan->split.ffn);
+    const struct rank_most *most = &plan->split.most;
+    uint64_t ffn = rows * most->ffn;
     mem.x = place_array(&mem, base, hidden);
     mem.h = place_array(&mem, base, hidden);
     mem.y_attention = place_array(&mem, base, hidden);
     mem.y_ffn = place_array(&mem, base, hidden);
     mem.partial = place_array(&mem, base, plan->rank.tp > 1 ? hidden : 0);
-    mem.q = place_array(&mem, base, heads);
-    mem.mixed = place_array(&mem, base, heads);
-    mem.k = place_array(&mem, base, kv);
-    mem.v = place_array(&mem, base, kv);
+    mem.q = place_array(&mem, base, rows * most->queries);
+    mem.mixed = place_array(&mem, base, rows * most->mixed);
+    mem.k = place_array(&mem, base, rows * most->keys);
+    mem.v = place_array(&mem, base, rows * most->values);
     mem.gate = place_array(&mem, base, ffn);
     mem.up = place_array(&mem, base, ffn);
-    mem.inv_freq = place_array(&mem, base, shape->n_rot / 2);
-    mem.slopes = place_array(&mem, base, shape->alibi_bias > 0 ? plan->split.n_heads : 0);
+    for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++)
+        mem.inv_freq[i] = place_array(&mem, base, shape->ropes[i].n_rot / 2);
+    mem.has_ones = has_bare_norm(shape);
+    mem.ones = place_array(&mem, base, mem.has_ones ? most->head_dim : 0);
+    mem.slopes = place_array(&mem, base, shape->alibi_bias > 0 ? most->n_heads : 0);
     mem.inputs_at = mem.n_bytes;
     mem.token_ids = place_array(&mem, base, rows);
     mem.positions = place_array(&mem, base, rows);
@@ -49,42 +60,67 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     *out_memory = mem;
 }
 
-static uint64_t pool_bytes(const struct rank_plan *plan, const struct model_shape *shape)
+static const struct model_layer *layer_of(const struct rank_plan *plan,
+                                          const struct model_shape *shape, uint32_t i_layer)
 {
-    return aligned((uint64_t)plan->steps.n_blocks * plan->steps.block_size *
-                   plan->split.n_kv_heads *
-                   ops_kv_vector_bytes(plan->steps.kv_dtype, shape->head_dim));
+    return &shape->layers[plan->split.layer_begin + i_layer];
+}
+
+static uint64_t vectors_bytes(const struct rank_plan *plan, uint32_t n_kv_heads, uint32_t dim)
+{
+    return (uint64_t)n_kv_heads * plan->steps.block_size *
+           ops_kv_vector_bytes(plan->steps.kv_dtype, dim);
+}
+
+uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_shape *shape,
+                               uint32_t i_layer, struct decoder_plane out[DECODER_MAX_PLANES])
+{
+    uint64_t end = 0;
+    for (uint32_t i = 0; i <= i_layer; i++) {
+        const struct model_layer *layer = layer_of(plan, shape, i);
+        bool own = layer->kv_source == plan->split.layer_begin + i;
+        uint32_t n_heads = own ? plan->split.layers[i].n_kv_heads : 0;
+        const uint32_t dims[DECODER_MAX_PLANES] = {layer->k_dim, layer->v_dim};
+        for (uint32_t p = 0; p < DECODER_MAX_PLANES; p++) {
+            out[p].offset_bytes = end;
+            out[p].block_bytes = n_heads ? vectors_bytes(plan, n_heads, dims[p]) : 0;
+            end += aligned(out[p].block_bytes * plan->steps.n_blocks);
+        }
+    }
+    return end;
 }
 
 uint64_t decoder_kv_bytes(const struct rank_plan *plan, const struct model_shape *shape)
 {
-    return 2 * plan->split.n_layers * pool_bytes(plan, shape);
+    struct decoder_plane planes[DECODER_MAX_PLANES];
+    return plan->split.n_layers
+               ? decoder_memory_planes(plan, shape, plan->split.n_layers - 1, planes)
+               : 0;
 }
 
 void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *shape,
                        unsigned char *base, uint32_t i_layer, struct kv_layer *out_kv)
 {
-    uint64_t bytes = pool_bytes(plan, shape);
-    unsigned char *keys = base + 2 * i_layer * bytes;
+    struct decoder_plane planes[DECODER_MAX_PLANES];
+    uint32_t source = layer_of(plan, shape, i_layer)->kv_source - plan->split.layer_begin;
+    decoder_memory_planes(plan, shape, source, planes);
     *out_kv = (struct kv_layer){
-        .k = keys,
-        .v = keys + bytes,
+        .k = base + planes[0].offset_bytes,
+        .v = base + planes[1].offset_bytes,
         .dtype = plan->steps.kv_dtype,
         .n_blocks = plan->steps.n_blocks,
         .block_size = plan->steps.block_size,
-        .n_kv_heads = plan->split.n_kv_heads,
-        .head_dim = shape->head_dim,
+        .n_kv_heads = plan->split.layers[source].n_kv_heads,
+        .head_dim = layer_of(plan, shape, source)->k_dim,
     };
 }
 
 uint32_t decoder_memory_max_k(const struct rank_plan *plan, const struct model_shape *shape)
 {
-    uint32_t most = shape->hidden_dim;
-    if (segments_len(&plan->split.heads) > most)
-        most = segments_len(&plan->split.heads);
-    if (segments_len(&plan->split.ffn) > most)
-        most = segments_len(&plan->split.ffn);
-    return most;
+    const struct rank_most *most = &plan->split.most;
+    uint32_t k = shape->hidden_dim;
+    k = most->mixed > k ? most->mixed : k;
+    return most->ffn > k ? most->ffn : k;
 }
 
 uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape,

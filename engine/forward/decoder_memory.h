@@ -2,6 +2,7 @@
  * arithmetic: the same functions plan the sizes and place the arrays. Internal to the decoder. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/forward/decoder.h"
@@ -11,11 +12,14 @@
 struct decoder_memory {
     uint64_t n_bytes;
     float *x, *h, *y_attention, *y_ffn, *partial; /* [max_rows, hidden] */
-    float *q, *mixed;                             /* [max_rows, heads · head_dim] of the rank */
-    float *k, *v;                                 /* [max_rows, KV heads · head_dim] of the rank */
-    float *gate, *up;                             /* [max_rows, MLP] of the rank */
-    float *inv_freq;                              /* [n_rot / 2] */
-    float *slopes;                                /* with ALiBi: [query heads of the rank] */
+    /* wide enough for every layer of the rank: */
+    float *q, *mixed;                /* [max_rows, heads · head_dim] of the rank */
+    float *k, *v;                    /* [max_rows, KV heads · head_dim] of the rank */
+    float *gate, *up;                /* [max_rows, MLP] of the rank */
+    float *inv_freq[ARCH_MAX_ROPES]; /* [n_rot / 2] */
+    float *ones;                     /* [head_dim], for norms without weights */
+    bool has_ones;
+    float *slopes; /* with ALiBi: [query heads of the rank] */
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
     uint32_t *sample_rows;                                   /* [max_logits] */
     uint32_t *block_tables;                                  /* [max_seqs][max_blocks_per_seq] */
@@ -27,7 +31,18 @@ struct decoder_memory {
 void decoder_memory_layout(const struct rank_plan *plan, const struct model_shape *shape,
                            unsigned char *base, struct decoder_memory *out_memory);
 
-/* Sets one layer's pools; the memory at `base` has decoder_kv_bytes() bytes. */
+/* A pool of the KV memory: a block's bytes for every block of the cache. */
+struct decoder_plane {
+    uint64_t offset_bytes, block_bytes; /* block_bytes 0: the layer has no such pool of its own */
+};
+
+enum { DECODER_MAX_PLANES = 2 }; /* K and V */
+
+/* The layer's planes. A layer that reads another layer's K and V has none. Layers are counted
+ * within the rank. Returns the bytes of all planes up to this layer. */
+uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_shape *shape,
+                               uint32_t i_layer, struct decoder_plane out[DECODER_MAX_PLANES]);
+/* Sets the pools that a layer reads; the memory at `base` has decoder_kv_bytes() bytes. */
 void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *shape,
                        unsigned char *base, uint32_t i_layer, struct kv_layer *out_kv);
 

@@ -1,4 +1,3 @@
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -21,133 +20,22 @@ static int bind_place(struct decoder *dec, const struct weight_place *place, str
     return 0;
 }
 
-/* The expected shape of a slot on this rank: W[n, k], or a vector [k]. */
-struct use {
-    enum arch_slot slot;
-    uint32_t n, k; /* n 0: the slot is a vector */
-    bool needed;
-};
-
-static int check_use(const struct decoder *dec, const struct layer *layer, const struct use *use,
-                     struct error *err)
+/* The formats of activations that a layer's linears read, of n slots. */
+static uint32_t kinds_of(const struct layer *at, const enum arch_slot *slots, uint32_t n)
 {
-    const char *name = arch_find_tensor(dec->cfg.model->source, use->slot)
-                           ? arch_find_tensor(dec->cfg.model->source, use->slot)->name
-                           : "(not described)";
-    const struct weight *w = layer->linear[use->slot];
-    if (use->n == 0 ? !layer->vector[use->slot] : !w) {
-        if (!use->needed && !w && !layer->vector[use->slot])
-            return 0;
-        return error_set(err, STATUS_INTERNAL, "decoder: %s: no %s for slot %d (%s)",
-                         dec->arch->name, use->n ? "matrix" : "vector", (int)use->slot, name);
-    }
-    if (use->n && (weight_n_rows(w) != use->n || weight_k_local(w) != use->k))
-        return error_set(err, STATUS_INTERNAL, "decoder: %s: %s is [%u, %u], [%u, %u] is used",
-                         dec->arch->name, name, weight_n_rows(w), weight_k_local(w), use->n,
-                         use->k);
-    return 0;
+    uint32_t kinds = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (at->linear[slots[i]])
+            kinds |= weight_act_kind(at->linear[slots[i]]);
+    return kinds;
 }
 
-/* A vector's weight does not hold its length: the plan does. */
-static uint32_t vector_length(const struct decoder *dec, enum arch_slot slot, uint32_t layer)
+static void set_kinds(struct layer *at)
 {
-    const struct rank_plan *plan = dec->cfg.plan;
-    for (uint32_t i = 0; i < plan->n_places; i++)
-        if (plan->places[i].slot == slot && plan->places[i].layer == layer)
-            return plan->places[i].desc.k_total;
-    return 0;
-}
-
-static int check_uses(const struct decoder *dec, const struct layer *layer, uint32_t i_layer,
-                      const struct use *uses, uint32_t n_uses, struct error *err)
-{
-    bool used[N_ARCH_SLOTS] = {false};
-    for (uint32_t i = 0; i < n_uses; i++) {
-        int rc = check_use(dec, layer, &uses[i], err);
-        if (rc)
-            return rc;
-        used[uses[i].slot] = true;
-        if (!uses[i].n && layer->vector[uses[i].slot] &&
-            vector_length(dec, uses[i].slot, i_layer) != uses[i].k)
-            return error_set(err, STATUS_INTERNAL, "decoder: %s: slot %d has %u elements, %u used",
-                             dec->arch->name, (int)uses[i].slot,
-                             vector_length(dec, uses[i].slot, i_layer), uses[i].k);
-    }
-    for (uint32_t slot = 0; slot < N_ARCH_SLOTS; slot++)
-        if (!used[slot] && (layer->linear[slot] || layer->vector[slot]))
-            return error_set(err, STATUS_INTERNAL, "decoder: %s: no op uses the tensor of slot %u",
-                             dec->arch->name, slot);
-    return 0;
-}
-
-static int check_globals(const struct decoder *dec, struct error *err)
-{
-    const struct model_shape *s = dec->shape;
-    bool layer_norm = dec->arch->norm == ARCH_NORM_LAYER;
-    bool first = rank_is_first(&dec->cfg.plan->rank), last = rank_is_last(&dec->cfg.plan->rank);
-    bool learned = first && dec->arch->position == ARCH_POSITION_LEARNED;
-    const struct use uses[] = {
-        {ARCH_TOKEN_EMBD, s->vocab_size, s->hidden_dim, first},
-        {ARCH_POSITION_EMBD, s->context_tokens, s->hidden_dim, learned},
-        {ARCH_TOKEN_NORM, 0, s->hidden_dim, false},
-        {ARCH_TOKEN_NORM_BIAS, 0, s->hidden_dim, false},
-        {ARCH_ROPE_FREQS, 0, s->n_rot / 2, false},
-        {ARCH_OUTPUT_NORM, 0, s->hidden_dim, last},
-        {ARCH_OUTPUT_NORM_BIAS, 0, s->hidden_dim, false},
-        {ARCH_OUTPUT, segments_len(&dec->split.vocab), s->hidden_dim, last},
-    };
-    if (!layer_norm &&
-        (dec->globals.vector[ARCH_OUTPUT_NORM_BIAS] || dec->globals.vector[ARCH_TOKEN_NORM_BIAS]))
-        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm with a bias is not supported");
-    if (dec->arch->position != ARCH_POSITION_LEARNED && dec->globals.linear[ARCH_POSITION_EMBD])
-        return error_set(err, STATUS_INTERNAL, "decoder: %s: no op uses the position table",
-                         dec->arch->name);
-    return check_uses(dec, &dec->globals, 0, uses, sizeof(uses) / sizeof(uses[0]), err);
-}
-
-static int check_layer(const struct decoder *dec, uint32_t i_layer, struct error *err)
-{
-    const struct layer *layer = &dec->layers[i_layer];
-    uint32_t hidden = dec->shape->hidden_dim, hd = dec->shape->head_dim;
-    uint32_t q = dec->split.n_heads * hd, kv = dec->split.n_kv_heads * hd;
-    uint32_t ffn = segments_len(&dec->split.ffn);
-    bool gated = dec->arch->ffn == ARCH_FFN_GATED;
-    const struct use uses[] = {
-        {ARCH_ATTN_NORM, 0, hidden, true},
-        {ARCH_ATTN_NORM_BIAS, 0, hidden, false},
-        {ARCH_ATTN_Q, q, hidden, true},
-        {ARCH_ATTN_Q_BIAS, 0, q, false},
-        {ARCH_ATTN_K, kv, hidden, true},
-        {ARCH_ATTN_K_BIAS, 0, kv, false},
-        {ARCH_ATTN_V, kv, hidden, true},
-        {ARCH_ATTN_V_BIAS, 0, kv, false},
-        {ARCH_ATTN_OUT, hidden, q, true},
-        {ARCH_ATTN_OUT_BIAS, 0, hidden, false},
-        {ARCH_FFN_NORM, 0, hidden, true},
-        {ARCH_FFN_NORM_BIAS, 0, hidden, false},
-        {ARCH_FFN_UP, ffn, hidden, true},
-        {ARCH_FFN_UP_BIAS, 0, ffn, false},
-        {ARCH_FFN_DOWN, hidden, ffn, true},
-        {ARCH_FFN_DOWN_BIAS, 0, hidden, false},
-        /* these two come last: models without a gate skip them */
-        {ARCH_FFN_GATE, ffn, hidden, true},
-        {ARCH_FFN_GATE_BIAS, 0, ffn, false},
-    };
-    uint32_t n_uses = sizeof(uses) / sizeof(uses[0]) - (gated ? 0 : 2);
-    if (dec->arch->norm != ARCH_NORM_LAYER &&
-        (layer->vector[ARCH_ATTN_NORM_BIAS] || layer->vector[ARCH_FFN_NORM_BIAS]))
-        return error_set(err, STATUS_INTERNAL, "decoder: an RMS norm with a bias is not supported");
-    return check_uses(dec, layer, i_layer, uses, n_uses, err);
-}
-
-static void set_kinds(const struct decoder *dec, struct layer *at)
-{
-    at->attention_kinds = weight_act_kind(at->linear[ARCH_ATTN_Q]) |
-                          weight_act_kind(at->linear[ARCH_ATTN_K]) |
-                          weight_act_kind(at->linear[ARCH_ATTN_V]);
-    at->ffn_kinds = weight_act_kind(at->linear[ARCH_FFN_UP]);
-    if (dec->arch->ffn == ARCH_FFN_GATED)
-        at->ffn_kinds |= weight_act_kind(at->linear[ARCH_FFN_GATE]);
+    static const enum arch_slot attention[] = {ARCH_ATTN_Q, ARCH_ATTN_K, ARCH_ATTN_V};
+    static const enum arch_slot ffn[] = {ARCH_FFN_UP, ARCH_FFN_GATE};
+    at->attention_kinds = kinds_of(at, attention, ARCH_N_OF(attention));
+    at->ffn_kinds = kinds_of(at, ffn, ARCH_N_OF(ffn));
 }
 
 static int bind_weights(struct decoder *dec, struct error *err)
@@ -157,6 +45,10 @@ static int bind_weights(struct decoder *dec, struct error *err)
     if (!dec->layers)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u layers",
                          dec->split.n_layers);
+    for (uint32_t i = 0; i < dec->split.n_layers; i++) {
+        dec->layers[i].facts = &dec->shape->layers[dec->split.layer_begin + i];
+        dec->layers[i].split = &dec->split.layers[i];
+    }
     for (uint32_t i = 0; i < plan->n_places; i++) {
         int rc = bind_place(dec, &plan->places[i], err);
         if (rc)
@@ -165,12 +57,9 @@ static int bind_weights(struct decoder *dec, struct error *err)
     if (dec->cfg.model->tied_output && rank_is_last(&plan->rank) &&
         !dec->globals.linear[ARCH_OUTPUT])
         dec->globals.linear[ARCH_OUTPUT] = dec->globals.linear[ARCH_TOKEN_EMBD];
-    int rc = check_globals(dec, err);
-    for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
-        rc = check_layer(dec, i, err);
-        if (!rc)
-            set_kinds(dec, &dec->layers[i]);
-    }
+    int rc = decoder_check_uses(dec, err);
+    for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++)
+        set_kinds(&dec->layers[i]);
     return rc;
 }
 
@@ -198,72 +87,116 @@ static int make_memory(struct decoder *dec, struct error *err)
                                         err);
 }
 
-static int make_rope(struct decoder *dec, struct error *err)
+/* Copies f32 numbers to the device. Returns once they are there. */
+static int upload_floats(struct decoder *dec, float *to, const float *from, uint32_t n,
+                         const char *what, struct error *err)
 {
-    const struct model_shape *s = dec->shape;
-    uint32_t n = s->n_rot / 2;
-    dec->rope = (struct rope_params){.style = ROPE_NONE};
-    if (dec->arch->position != ARCH_POSITION_ROPE)
-        return 0;
-    float *host = malloc(2 * n * sizeof(float));
+    const struct device_ops *ops = dec->stream->device->ops;
+    error_clear(err); /* a failure of the device fills it */
+    int rc = ops->upload(dec->stream, to, from, n * sizeof(float));
+    if (!rc)
+        return ops->stream_sync(dec->stream, err);
+    return err->status ? rc : error_set(err, rc, "%s cannot be copied", what);
+}
+
+/* Reads the divisors of rope set 0 from the device. */
+static int read_divisors(struct decoder *dec, float *divisors, uint32_t n, struct error *err)
+{
+    const struct device_ops *ops = dec->stream->device->ops;
+    error_clear(err);
+    int rc = ops->download(dec->stream, divisors, dec->globals.vector[ARCH_ROPE_FREQS],
+                           n * sizeof(float));
+    if (!rc)
+        return ops->stream_sync(dec->stream, err);
+    return err->status ? rc : error_set(err, rc, "rope frequencies cannot be copied");
+}
+
+static int make_rope(struct decoder *dec, uint32_t i_set, float *host, struct error *err)
+{
+    const struct rope_set *set = &dec->shape->ropes[i_set];
+    uint32_t n = set->n_rot / 2;
+    bool divided = i_set == 0 && dec->globals.vector[ARCH_ROPE_FREQS];
+    int rc = divided ? read_divisors(dec, host + n, n, err) : 0;
+    if (rc)
+        return rc;
+    dec->ropes[i_set] = (struct rope_params){
+        .style = dec->cfg.model->source->rope_style,
+        .n_rot = set->n_rot,
+        .inv_freq = dec->mem.inv_freq[i_set],
+        .attention_factor = shape_rope_freqs(set, divided ? host + n : NULL, host),
+    };
+    return upload_floats(dec, dec->mem.inv_freq[i_set], host, n, "rope frequencies", err);
+}
+
+static int make_ropes(struct decoder *dec, struct error *err)
+{
+    int rc = 0;
+    float *host = malloc(MODEL_MAX_HEAD_DIM * sizeof(float));
     if (!host)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for rope frequencies");
-    float *divisors = host + n;
-    error_clear(err); /* a failure of the device fills it */
-    const struct device_ops *ops = dec->stream->device->ops;
-    const float *given = dec->globals.vector[ARCH_ROPE_FREQS];
-    int rc = 0;
-    if (given)
-        rc = ops->download(dec->stream, divisors, given, n * sizeof(float));
-    if (!rc)
-        rc = ops->stream_sync(dec->stream, err);
-    float factor = model_rope_freqs(s, given ? divisors : NULL, host);
-    if (!rc)
-        rc = ops->upload(dec->stream, dec->mem.inv_freq, host, n * sizeof(float));
-    if (!rc)
-        rc = ops->stream_sync(dec->stream, err);
-    else if (!err->status)
-        error_set(err, rc, "rope frequencies cannot be copied");
+    for (uint32_t i = 0; !rc && i < ARCH_MAX_ROPES; i++)
+        if (dec->shape->ropes[i].n_rot)
+            rc = make_rope(dec, i, host, err);
+    for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
+        struct layer *at = &dec->layers[i];
+        uint32_t set = at->facts->mixer->rope;
+        if (at->facts->n_heads && set != ARCH_NO_ROPE)
+            dec->ropes[set].head_dim = at->facts->k_dim;
+        at->rope = set == ARCH_NO_ROPE ? &dec->no_rope : &dec->ropes[set];
+    }
     free(host);
-    dec->rope = (struct rope_params){.style = dec->cfg.model->source->rope_style,
-                                     .head_dim = s->head_dim,
-                                     .n_rot = s->n_rot,
-                                     .inv_freq = dec->mem.inv_freq,
-                                     .attention_factor = factor};
     return rc;
 }
 
-/* Uploads the ALiBi slopes of this rank's heads. Models without ALiBi have none. */
+/* Uploads the ALiBi slopes of all heads that this rank has in any layer. */
 static int make_alibi(struct decoder *dec, struct error *err)
 {
-    const struct model_shape *s = dec->shape;
-    const struct device_ops *ops = dec->stream->device->ops;
-    if (dec->arch->position != ARCH_POSITION_ALIBI)
+    const struct model_layer *facts = dec->layers[0].facts;
+    const struct layer_split *split = dec->layers[0].split;
+    if (!(dec->shape->alibi_bias > 0) || !facts->n_heads)
         return 0;
-    float *host = malloc(s->n_heads * sizeof(float));
+    float *host = malloc(facts->n_heads * sizeof(float));
     if (!host)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for slopes");
-    model_alibi_slopes(s, host);
-    int rc = ops->upload(dec->stream, dec->mem.slopes, host + dec->split.head_begin,
-                         dec->split.n_heads * sizeof(float));
-    if (!rc)
-        rc = ops->stream_sync(dec->stream, err);
-    else
-        error_set(err, rc, "slopes cannot be copied");
+    shape_alibi_slopes(dec->shape->alibi_bias, facts->n_heads, host);
+    int rc = upload_floats(dec, dec->mem.slopes, host + split->head_begin, split->n_heads, "slopes",
+                           err);
     free(host);
-    dec->attention.slopes = dec->mem.slopes;
+    return rc;
+}
+
+static int make_ones(struct decoder *dec, struct error *err)
+{
+    uint32_t n = dec->split.most.head_dim;
+    float *host = dec->mem.has_ones ? malloc(n * sizeof(float)) : NULL;
+    if (!dec->mem.has_ones)
+        return 0;
+    if (!host)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a vector of ones");
+    for (uint32_t i = 0; i < n; i++)
+        host[i] = 1;
+    int rc = upload_floats(dec, dec->mem.ones, host, n, "ones", err);
+    free(host);
     return rc;
 }
 
 static void init_attention(struct decoder *dec)
 {
-    dec->attention = (struct attention_params){
-        .n_heads = dec->split.n_heads,
-        .head_begin = dec->split.head_begin,
-        .kv_begin = dec->split.kv_begin,
-        .heads_per_kv = dec->shape->n_heads / dec->shape->n_kv_heads,
-        .scale = (float)(1.0 / sqrt(dec->shape->head_dim)),
-    };
+    for (uint32_t i = 0; i < dec->split.n_layers; i++) {
+        struct layer *at = &dec->layers[i];
+        if (!at->facts->n_heads)
+            continue;
+        at->attention = (struct attention_params){
+            .n_heads = at->split->n_heads,
+            .head_begin = at->split->head_begin,
+            .kv_begin = at->split->kv_begin,
+            .heads_per_kv = at->facts->n_heads / at->facts->n_kv_heads,
+            .scale = shape_attn_scale(dec->shape, at->facts),
+            .window = at->facts->window,
+            .softcap = dec->shape->attn_softcap,
+            .slopes = dec->shape->alibi_bias > 0 ? dec->mem.slopes : NULL,
+        };
+    }
 }
 
 int decoder_create(const struct decoder_config *cfg, struct decoder **out_decoder,
@@ -278,14 +211,16 @@ int decoder_create(const struct decoder_config *cfg, struct decoder **out_decode
     dec->split = cfg->plan->split;
     dec->stream = cfg->stream;
     dec->comm = cfg->plan->rank.comm;
-    init_attention(dec);
     int rc = bind_weights(dec, err);
     if (!rc)
         rc = make_memory(dec, err);
     if (!rc)
-        rc = make_rope(dec, err);
+        rc = make_ropes(dec, err);
     if (!rc)
         rc = make_alibi(dec, err);
+    if (!rc)
+        rc = make_ones(dec, err);
+    init_attention(dec);
     if (!rc)
         rc = decoder_inputs_init(dec, err);
     if (!rc)

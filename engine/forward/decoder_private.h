@@ -1,5 +1,6 @@
-/* decoder_private.h: the decoder's state. Shared by decoder.c (steps), decoder_open.c (creation),
- * decoder_inputs.c (step inputs) and decoder_graphs.c (captured steps) only. */
+/* decoder_private.h: the decoder's state. Shared by decoder.c (steps), decoder_layer.c (layers),
+ * decoder_open.c and decoder_use.c (creation), decoder_inputs.c (step inputs) and decoder_graphs.c
+ * (captured steps) only. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,9 +13,13 @@
 /* A layer's weights; NULL for tensors that the model does not have. Vectors are f32 with the rank's
  * length. */
 struct layer {
+    const struct model_layer *facts; /* NULL for the tensors that are not per layer */
+    const struct layer_split *split;
     const struct weight *linear[N_ARCH_SLOTS];
     const float *vector[N_ARCH_SLOTS];
-    struct kv_layer kv;
+    struct kv_layer kv; /* of facts->kv_source */
+    struct attention_params attention;
+    const struct rope_params *rope;
     uint32_t attention_kinds, ffn_kinds; /* activation formats that Q, K, V and gate, up read */
 };
 
@@ -45,8 +50,8 @@ struct decoder {
     uint64_t kv_bytes, memory_bytes;
     struct decoder_memory mem;
     struct act *act;
-    struct rope_params rope;
-    struct attention_params attention;
+    struct rope_params ropes[ARCH_MAX_ROPES];
+    struct rope_params no_rope;
     struct decoder_inputs inputs;
     uint32_t n_rows;               /* rows of the last step */
     struct decoder_graphs *graphs; /* NULL: steps run op by op */
@@ -81,3 +86,17 @@ int decoder_graphs_run(struct decoder *dec, const struct decoder_graph_key *key,
 /* decoder.c: queues all ops of a step over uploaded inputs. */
 int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
                        uint32_t n_seqs, uint32_t max_positions);
+
+/* decoder_layer.c: queues a layer. `next`: the layer that is read afterwards, NULL for the last. */
+int decoder_run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,
+                      const struct attention_rows *rows, struct tensor *x);
+/* h = norm(x) by the weight of slot `norm`, prepared for the linears that read it. Without the
+ * weight, x itself is prepared. The slot after `norm` is its bias. */
+int decoder_norm_prepare(struct decoder *dec, const struct layer *at, enum arch_slot norm,
+                         struct tensor *h, const struct tensor *x, uint32_t kinds);
+/* y = norm(x); y may be x. */
+int decoder_norm(struct decoder *dec, const struct layer *at, enum arch_slot norm, struct tensor *y,
+                 const struct tensor *x);
+
+/* decoder_use.c: checks that every weight has a use, and the shape that this use needs. */
+int decoder_check_uses(const struct decoder *dec, struct error *err);

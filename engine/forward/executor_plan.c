@@ -171,8 +171,9 @@ static struct op_needs needs_of(const struct executor *ex, const struct rank_pla
                                 bool on_gpu)
 {
     const struct rank_split *split = &plan->split;
-    uint32_t hidden = ex->model.shape.hidden_dim, heads = segments_len(&split->heads);
-    uint32_t ffn = segments_len(&split->ffn), most = heads > ffn ? heads : ffn;
+    const struct rank_most *largest = &split->most;
+    uint32_t hidden = ex->model.shape.hidden_dim, heads = largest->queries, ffn = largest->ffn;
+    uint32_t most = heads > ffn ? heads : ffn;
     most = hidden > most ? hidden : most;
     struct op_needs needs = {
         .max_row_n = hidden,
@@ -181,9 +182,9 @@ static struct op_needs needs_of(const struct executor *ex, const struct rank_pla
         .max_n = most,
         .max_k = most,
         .vocab_size = segments_len(&split->vocab),
-        .n_heads = split->n_heads,
-        .n_kv_heads = split->n_kv_heads,
-        .head_dim = ex->model.shape.head_dim,
+        .n_heads = largest->n_heads,
+        .n_kv_heads = largest->n_kv_heads,
+        .head_dim = largest->head_dim,
         .max_positions = plan->steps.max_blocks_per_seq * plan->steps.block_size,
     };
     for (uint32_t i = 0; i < plan->n_places; i++) {
@@ -332,9 +333,9 @@ static void add_scratch(struct executor *ex, const struct executor_config *cfg)
 {
     for (uint32_t r = 0; r < ex->n_cpu_ranks && !ex->is_guest; r++)
         if (ex->ops[r]->scratch_bytes)
-            ex->scratch_bytes +=
-                executor_thread_share(cfg, r) *
-                ex->ops[r]->scratch_bytes(ex->model.shape.vocab_size, ex->model.shape.head_dim);
+            ex->scratch_bytes += executor_thread_share(cfg, r) *
+                                 ex->ops[r]->scratch_bytes(ex->model.shape.vocab_size,
+                                                           ex->plans[r].split.most.head_dim);
     if (!ex->n_cpu_ranks)
         return;
     ex->actual.devices[0].workspace_bytes += ex->scratch_bytes;

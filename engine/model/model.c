@@ -1,6 +1,7 @@
 #include "engine/model/model.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 enum {
     N_LAYER_SLOTS = N_ARCH_SLOTS - ARCH_FIRST_LAYER_SLOT,
     MAX_TENSOR_NAME = 128,
+    MAX_ARCH_NAME = 96,
 };
 
 static size_t slot_index(enum arch_slot slot, uint32_t layer)
@@ -21,46 +23,25 @@ static size_t slot_index(enum arch_slot slot, uint32_t layer)
     return (size_t)slot + (size_t)layer * N_LAYER_SLOTS;
 }
 
-uint32_t model_dim(const struct model_shape *shape, enum arch_dim dim)
-{
-    switch (dim) {
-    case ARCH_DIM_ONE:
-        return 1;
-    case ARCH_DIM_HIDDEN:
-        return shape->hidden_dim;
-    case ARCH_DIM_HEADS:
-        return shape->n_heads * shape->head_dim;
-    case ARCH_DIM_KV:
-        return shape->n_kv_heads * shape->head_dim;
-    case ARCH_DIM_FFN:
-        return shape->ffn_dim;
-    case ARCH_DIM_VOCAB:
-        return shape->vocab_size;
-    case ARCH_DIM_CONTEXT:
-        return shape->context_tokens;
-    case ARCH_DIM_ROT_HALF:
-        return shape->n_rot / 2;
-    }
-    return 0;
-}
-
 /* The length of a dimension in the file. */
-static uint32_t file_dim(const struct model_shape *shape, enum arch_dim dim)
+static uint32_t file_dim(const struct model_shape *shape, uint32_t layer, enum arch_dim dim)
 {
-    return dim == ARCH_DIM_VOCAB ? shape->n_vocab_rows : model_dim(shape, dim);
+    return dim == ARCH_DIM_VOCAB ? shape->n_vocab_rows : shape_dim(shape, layer, dim);
 }
 
-uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row,
+uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                            uint32_t *out_begin)
 {
     uint32_t n_rows = 0;
     *out_begin = 0;
     for (uint32_t i = 0; i < model->source->n_tensors; i++) {
         const struct arch_tensor *t = &model->source->tensors[i];
+        const struct arch_slot_facts *facts = arch_slot_facts(t->slot);
         if (t == row)
             *out_begin = n_rows;
         if (strcmp(t->name, row->name) == 0)
-            n_rows += file_dim(&model->shape, t->rows == ARCH_DIM_ONE ? t->cols : t->rows);
+            n_rows += file_dim(&model->shape, layer,
+                               facts->rows == ARCH_DIM_ONE ? facts->cols : facts->rows);
     }
     return n_rows;
 }
@@ -78,19 +59,21 @@ static bool plain_type(enum dtype type)
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-static int check_tensor(const struct model *model, const struct arch_tensor *row,
+static int check_tensor(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                         const struct checkpoint_tensor *tensor, struct error *err)
 {
-    uint32_t rows = file_dim(&model->shape, row->rows);
-    uint32_t cols = file_dim(&model->shape, row->cols);
-    uint32_t n_dims = row->rows == ARCH_DIM_ONE ? 1 : 2, begin;
-    *(row->rows == ARCH_DIM_ONE ? &cols : &rows) = model_tensor_rows(model, row, &begin);
+    const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
+    bool vector = facts->rows == ARCH_DIM_ONE;
+    uint32_t rows = file_dim(&model->shape, layer, facts->rows);
+    uint32_t cols = file_dim(&model->shape, layer, facts->cols);
+    uint32_t n_dims = vector ? 1 : 2, begin;
+    *(vector ? &cols : &rows) = model_tensor_rows(model, row, layer, &begin);
     if (tensor->dims[0] != cols || tensor->n_rows != rows || tensor->n_dims > 2)
         return checkpoint_bad_tensor(
             model->ckpt, tensor, err,
             "shape is [%" PRIu64 ", %" PRIu64 "] in %u dimensions, the metadata say [%u, %u] in %u",
             tensor->dims[0], tensor->n_rows, tensor->n_dims, cols, rows, n_dims);
-    if (row->rows == ARCH_DIM_ONE && !plain_type(tensor->dtype))
+    if (vector && !plain_type(tensor->dtype))
         return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
                                          "a vector of type %s is not known, only F32, F16 and BF16 "
                                          "are; convert the model with vectors of one of these",
@@ -98,22 +81,52 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
     return 0;
 }
 
+/* True if the layer's kind has the slot. */
+static bool layer_has(const struct model_layer *layer, enum arch_slot slot)
+{
+    if (slot >= ARCH_ATTN_Q && slot <= ARCH_ATTN_POST_NORM_BIAS)
+        return layer->mixer->mixing == ARCH_MIXING_ATTENTION;
+    if (slot >= ARCH_FFN_GATE && slot <= ARCH_FFN_DOWN_BIAS)
+        return layer->ffn->body == ARCH_FFN_DENSE;
+    if (slot >= ARCH_ROUTER && slot <= ARCH_SHARED_ROUTER)
+        return layer->ffn->body == ARCH_FFN_EXPERTS;
+    if (slot == ARCH_ATTN_NORM || slot == ARCH_ATTN_NORM_BIAS)
+        return layer->mixer->mixing != ARCH_MIXING_NONE;
+    return layer->ffn->body != ARCH_FFN_NONE;
+}
+
+/* The first of the row's names that the file has; NULL without one. `name` gets the first. */
+static int locate_tensor(const struct model *model, const struct arch_tensor *row, uint32_t layer,
+                         char name[MAX_TENSOR_NAME], const struct checkpoint_tensor **out_tensor,
+                         struct error *err)
+{
+    *out_tensor = NULL;
+    for (uint32_t i = 0;
+         !*out_tensor && arch_name_at(row->name, i, layer, 0, name, MAX_TENSOR_NAME); i++)
+        *out_tensor = checkpoint_tensor_find(model->ckpt, name);
+    if (*out_tensor || arch_name_at(row->name, 0, layer, 0, name, MAX_TENSOR_NAME))
+        return 0;
+    return error_set(err, STATUS_INTERNAL, "architecture %s: bad tensor name pattern",
+                     model->arch->name);
+}
+
 static int find_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
                        uint64_t *n_found, struct error *err)
 {
     char name[MAX_TENSOR_NAME];
-    if (!arch_tensor_name(row, layer, name, sizeof(name)))
-        return error_set(err, STATUS_INTERNAL, "architecture %s: bad tensor name pattern",
-                         model->arch->name);
-    const struct checkpoint_tensor *tensor = checkpoint_tensor_find(model->ckpt, name);
-    if (!tensor)
+    const struct checkpoint_tensor *tensor;
+    if (row->slot >= ARCH_FIRST_LAYER_SLOT && !layer_has(&model->shape.layers[layer], row->slot))
+        return 0;
+    int rc = locate_tensor(model, row, layer, name, &tensor, err);
+    if (!rc && !tensor)
         return row->required ? checkpoint_missing_tensor(model->ckpt, name, err) : 0;
-    int rc = check_tensor(model, row, tensor, err);
+    if (!rc)
+        rc = check_tensor(model, row, layer, tensor, err);
     if (rc)
         return rc;
     model->tensors[slot_index(row->slot, layer)] = tensor;
     uint32_t begin;
-    model_tensor_rows(model, row, &begin);
+    model_tensor_rows(model, row, layer, &begin);
     *n_found += begin == 0; /* a shared tensor counts with its first slot only */
     return 0;
 }
@@ -132,7 +145,8 @@ static int refuse_unused_tensors(const struct model *model, struct error *err)
 {
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_tensor_at(model->ckpt, i);
-        if (!is_bound(model, tensor))
+        if (!is_bound(model, tensor) &&
+            !arch_names_begin(model->source->ignored_tensors, tensor->name))
             return checkpoint_unbuilt_tensor(
                 model->ckpt, tensor, err,
                 "this tensor is unknown in architecture %s with %u layers, and "
@@ -170,6 +184,20 @@ static int bind_tensors(struct model *model, struct error *err)
     return n_found == checkpoint_n_tensors(model->ckpt) ? 0 : refuse_unused_tensors(model, err);
 }
 
+#define LAYER_OFFSET(field) offsetof(struct model_layer, field)
+
+/* The largest number of all layers in the field at `offset`. */
+static uint32_t largest(const struct model_shape *s, size_t offset)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        uint32_t value;
+        memcpy(&value, (const char *)&s->layers[i] + offset, sizeof(value));
+        most = value > most ? value : most;
+    }
+    return most;
+}
+
 static void fill_info(struct model *model)
 {
     const struct model_shape *s = &model->shape;
@@ -194,28 +222,72 @@ static void fill_info(struct model *model)
         .vocab_size = s->vocab_size,
         .n_layers = s->n_layers,
         .hidden_dim = s->hidden_dim,
-        .n_heads = s->n_heads,
-        .n_kv_heads = s->n_kv_heads,
-        .head_dim = s->head_dim,
-        .ffn_dim = s->ffn_dim,
+        .n_heads = largest(s, LAYER_OFFSET(n_heads)),
+        .n_kv_heads = largest(s, LAYER_OFFSET(n_kv_heads)),
+        .head_dim = largest(s, LAYER_OFFSET(k_dim)),
+        .ffn_dim = largest(s, LAYER_OFFSET(ffn_dim)),
         .context_tokens = s->context_tokens,
         .n_params = n_params,
         .file_bytes = checkpoint_file_bytes(model->ckpt),
     };
 }
 
-static int find_arch(const struct checkpoint *ckpt, const struct arch **out_arch, struct error *err)
+/* Where the formats name the architecture. */
+static const struct format {
+    const char *name, *arch_key;
+    bool has_prefix; /* the architecture's name comes before each of its keys */
+} formats[] = {
+    {"gguf", "general.architecture", true},
+    {"hf", "architectures", false},
+    {"hf", "model_type", false},
+};
+
+/* The text of a key, or the first text of its list. */
+static int read_name(const struct checkpoint *ckpt, const char *key, char *out, size_t n_bytes,
+                     struct error *err)
 {
-    const char *name;
-    int rc = checkpoint_get_string(ckpt, "general.architecture", &name, NULL, err);
-    if (rc)
-        return rc;
-    *out_arch = arch_find(name);
-    if (*out_arch)
-        return 0;
+    struct checkpoint_array array;
+    struct error ignored;
+    const char *text;
+    size_t n = 0;
+    int rc = 0;
+    if (checkpoint_get_array(ckpt, key, CHECKPOINT_STRING, &array, &ignored) == 0 && array.n > 0)
+        text = checkpoint_array_string(&array, 0, &n);
+    else
+        rc = checkpoint_get_string(ckpt, key, &text, &n, err);
+    if (!rc)
+        snprintf(out, n_bytes, "%.*s", (int)(n < n_bytes ? n : n_bytes - 1), text);
+    return rc;
+}
+
+/* Finds the architecture by the first of the format's names that is known. `name` gets the name,
+ * and *out_format the place where it stands. */
+static int find_arch(struct model *model, const struct arch *given, char name[MAX_ARCH_NAME],
+                     const struct format **out_format, struct error *err)
+{
+    const char *format = checkpoint_format(model->ckpt);
+    int rc = 0;
+    for (uint32_t i = 0; i < ARCH_N_OF(formats); i++) {
+        if (strcmp(formats[i].name, format) != 0 ||
+            (*out_format && !checkpoint_has(model->ckpt, formats[i].arch_key)))
+            continue;
+        rc = read_name(model->ckpt, formats[i].arch_key, name, MAX_ARCH_NAME, err);
+        if (rc)
+            return rc;
+        *out_format = &formats[i];
+        model->arch = given ? given : arch_find(format, name, &model->source);
+        if (given)
+            model->source = arch_find_source(given, format, name);
+        if (model->source)
+            return 0;
+    }
+    if (!*out_format || given)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "%s: architecture %s is not described for the format %s",
+                         checkpoint_name(model->ckpt), given ? given->name : "(any)", format);
     char text[ESCAPE_MAX_BYTES];
     return checkpoint_unbuilt_key(
-        ckpt, "general.architecture", err,
+        model->ckpt, (*out_format)->arch_key, err,
         "architecture \"%s\" is not known, only %s are; use a model of one "
         "of these",
         escape_text(name, strlen(name), text), arch_names());
@@ -224,19 +296,19 @@ static int find_arch(const struct checkpoint *ckpt, const struct arch **out_arch
 int model_init(struct model *model, const struct checkpoint *ckpt, const struct arch *arch,
                struct error *err)
 {
+    char name[MAX_ARCH_NAME] = "";
+    const struct format *format = NULL;
     *model = (struct model){.ckpt = ckpt, .arch = arch};
-    int rc = arch ? 0 : find_arch(ckpt, &model->arch, err);
+    int rc = find_arch(model, arch, name, &format, err);
     if (rc)
         return rc;
-    model->source = arch_find_source(model->arch, checkpoint_format(ckpt));
-    if (!model->source)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "%s: architecture %s is not described for the format %s",
-                         checkpoint_name(ckpt), model->arch->name, checkpoint_format(ckpt));
     if (!arch_source_is_sound(model->arch, model->source))
         return error_set(err, STATUS_INTERNAL, "architecture %s: its table for %s is not sound",
                          model->arch->name, model->source->format);
-    rc = model_read_shape(ckpt, model->arch, model->source, &model->shape, err);
+    char prefix[MAX_ARCH_NAME + 1] = "";
+    if (format->has_prefix)
+        snprintf(prefix, sizeof(prefix), "%s.", name);
+    rc = shape_read(ckpt, model->arch, model->source, prefix, &model->shape, err);
     if (!rc)
         rc = bind_tensors(model, err);
     if (!rc)
@@ -246,6 +318,7 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
 
 void model_fini(struct model *model)
 {
+    shape_fini(&model->shape);
     free(model->tensors);
     model->tensors = NULL;
 }

@@ -81,95 +81,104 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
     return 0;
 }
 
-/* The part [begin, end) of a dimension that the rank holds. */
-static void rank_range(const struct rank_plan *plan, const struct model_shape *shape,
-                       enum arch_dim dim, uint32_t *out_begin, uint32_t *out_end)
+static void whole_heads(uint32_t begin, uint32_t n, uint32_t dim, uint32_t *out_begin,
+                        uint32_t *out_end)
 {
-    const struct rank_split *split = &plan->split;
+    *out_begin = begin * dim;
+    *out_end = (begin + n) * dim;
+}
+
+/* The rank's segments of a dimension; NULL for one that is not divided by segments. */
+static const struct segments *dim_segments(const struct rank_plan *plan, uint32_t i_layer,
+                                           enum arch_dim dim)
+{
+    const struct layer_split *split = &plan->split.layers[i_layer];
     switch (dim) {
-    case ARCH_DIM_HEADS:
-        *out_begin = segments_begin(&split->heads);
-        *out_end = segments_end(&split->heads);
-        return;
-    case ARCH_DIM_KV:
-        *out_begin = split->kv_begin * shape->head_dim;
-        *out_end = *out_begin + split->n_kv_heads * shape->head_dim;
-        return;
+    case ARCH_DIM_QUERIES:
+        return &split->queries;
+    case ARCH_DIM_MIXED:
+        return &split->mixed;
     case ARCH_DIM_FFN:
-        *out_begin = segments_begin(&split->ffn);
-        *out_end = segments_end(&split->ffn);
-        return;
+        return &split->ffn;
+    case ARCH_DIM_EXPERT_FFN:
+        return &split->expert_ffn;
+    case ARCH_DIM_SHARED_FFN:
+        return &split->shared_ffn;
     case ARCH_DIM_VOCAB:
-        *out_begin = segments_begin(&split->vocab);
-        *out_end = segments_end(&split->vocab);
-        return;
-    case ARCH_DIM_ONE:
-    case ARCH_DIM_HIDDEN:
-    case ARCH_DIM_CONTEXT:
-    case ARCH_DIM_ROT_HALF:
-        break;
+        return &plan->split.vocab;
+    default:
+        return NULL;
     }
-    *out_begin = 0;
-    *out_end = model_dim(shape, dim);
 }
 
-static int bad_split(const struct model *model, const struct arch_tensor *row, struct error *err)
+/* The part [begin, end) of a dimension that the rank holds. False if ranks do not divide the
+ * dimension. */
+static bool rank_range(const struct rank_plan *plan, const struct model_layer *layer,
+                       uint32_t i_layer, enum arch_dim dim, uint32_t *out_begin, uint32_t *out_end)
 {
-    return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
-                     model->arch->name, row->name);
+    const struct layer_split *split = &plan->split.layers[i_layer];
+    const struct segments *segments = dim_segments(plan, i_layer, dim);
+    if (segments) {
+        *out_begin = segments_begin(segments);
+        *out_end = segments_end(segments);
+    } else if (dim == ARCH_DIM_HEADS) {
+        whole_heads(split->head_begin, split->n_heads, 1, out_begin, out_end);
+    } else if (dim == ARCH_DIM_KEYS) {
+        whole_heads(split->kv_begin, split->n_kv_heads, layer->k_dim, out_begin, out_end);
+    } else if (dim == ARCH_DIM_VALUES) {
+        whole_heads(split->kv_begin, split->n_kv_heads, layer->v_dim, out_begin, out_end);
+    } else {
+        return false;
+    }
+    return true;
 }
 
-static bool dim_is_divided(enum arch_dim dim)
+static void set_role(const struct rank_plan *plan, const struct model *model,
+                     const struct arch_tensor *row, struct weight_place *place)
 {
-    return dim == ARCH_DIM_HEADS || dim == ARCH_DIM_KV || dim == ARCH_DIM_FFN ||
-           dim == ARCH_DIM_VOCAB;
+    const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
+    struct weight_desc *desc = &place->desc;
+    desc->role = WEIGHT_LINEAR_COLUMN;
+    if (facts->rows == ARCH_DIM_ONE) {
+        desc->role = WEIGHT_VECTOR;
+    } else if (row->slot == ARCH_POSITION_EMBD ||
+               (row->slot == ARCH_TOKEN_EMBD && !model->tied_output)) {
+        /* A tied embedding is packed like a head for every tp, also where each rank has a part of
+         * the head besides. So the bits of a lookup do not depend on tp. */
+        desc->role = WEIGHT_EMBEDDING;
+    } else if (facts->split == ARCH_SPLIT_ROW) {
+        desc->role = WEIGHT_LINEAR_ROW;
+        desc->k_segments = *dim_segments(plan, place->layer, facts->cols);
+    }
+    bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
+    /* A tied embedding also serves lookups. */
+    if (linear && row->slot != ARCH_TOKEN_EMBD && !dtype_is_quantized(desc->source))
+        desc->store = plan->store;
 }
 
 static int describe_weight(const struct rank_plan *plan, const struct model *model,
                            const struct arch_tensor *row, struct weight_place *place,
                            struct error *err)
 {
-    const struct model_shape *shape = &model->shape;
-    bool vector = row->rows == ARCH_DIM_ONE;
-    enum arch_dim out_dim = vector ? row->cols : row->rows;
-    uint32_t begin = 0, end = model_dim(shape, out_dim), part_begin = 0;
-    if (row->split == ARCH_SPLIT_COLUMN && !dim_is_divided(out_dim))
-        return bad_split(model, row, err);
-    if (row->split == ARCH_SPLIT_COLUMN)
-        rank_range(plan, shape, out_dim, &begin, &end);
+    const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
+    uint32_t i_layer =
+        row->slot < ARCH_FIRST_LAYER_SLOT ? 0 : plan->split.layer_begin + place->layer;
+    bool vector = facts->rows == ARCH_DIM_ONE;
+    enum arch_dim out_dim = vector ? facts->cols : facts->rows;
+    uint32_t begin = 0, end = shape_dim(&model->shape, i_layer, out_dim), part_begin = 0;
+    if (facts->split == ARCH_SPLIT_COLUMN &&
+        !rank_range(plan, &model->shape.layers[i_layer], place->layer, out_dim, &begin, &end))
+        return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
+                         model->arch->name, row->name);
     struct weight_desc *desc = &place->desc;
     desc->source = place->tensor->dtype;
     desc->n_rows = vector ? 1 : end - begin;
     desc->k_total = vector ? end - begin : (uint32_t)place->tensor->dims[0];
-    model_tensor_rows(model, row, &part_begin);
+    model_tensor_rows(model, row, i_layer, &part_begin);
     begin += part_begin;
     place->row_begin = vector ? 0 : begin;
     place->col_begin = vector ? begin : 0;
-    if (vector) {
-        desc->role = WEIGHT_VECTOR;
-    } else if (row->slot == ARCH_TOKEN_EMBD) {
-        /* A tied embedding is packed like a head for every tp, also where each rank has a part of
-         * the head besides. So the bits of a lookup do not depend on tp. */
-        desc->role = model->tied_output ? WEIGHT_LINEAR_COLUMN : WEIGHT_EMBEDDING;
-    } else if (row->slot == ARCH_POSITION_EMBD) {
-        desc->role = WEIGHT_EMBEDDING;
-    } else if (row->split == ARCH_SPLIT_ROW) {
-        desc->role = WEIGHT_LINEAR_ROW;
-        if (row->cols == ARCH_DIM_HEADS)
-            desc->k_segments = plan->split.heads;
-        else if (row->cols == ARCH_DIM_FFN)
-            desc->k_segments = plan->split.ffn;
-        else
-            return bad_split(model, row, err);
-    } else {
-        desc->role = WEIGHT_LINEAR_COLUMN;
-    }
-    bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
-    /* A tied embedding also serves lookups. */
-    if (linear && row->slot != ARCH_TOKEN_EMBD && !dtype_is_quantized(desc->source))
-        desc->store = plan->store;
-    if (row->split == ARCH_SPLIT_ROW && desc->role != WEIGHT_LINEAR_ROW)
-        return bad_split(model, row, err);
+    set_role(plan, model, row, place);
     return 0;
 }
 
@@ -182,7 +191,7 @@ static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
         return first || (last && model->tied_output);
     if (slot == ARCH_POSITION_EMBD || slot == ARCH_TOKEN_NORM || slot == ARCH_TOKEN_NORM_BIAS)
         return first;
-    if (slot == ARCH_OUTPUT || slot == ARCH_OUTPUT_NORM || slot == ARCH_OUTPUT_NORM_BIAS)
+    if (slot >= ARCH_OUTPUT_NORM && slot <= ARCH_OUTPUT_BIAS)
         return last;
     return true;
 }
@@ -288,4 +297,5 @@ void plan_rank_fini(struct rank_plan *plan)
     free(plan->places);
     plan->places = NULL;
     plan->n_places = 0;
+    rank_split_fini(&plan->split);
 }

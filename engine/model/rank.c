@@ -1,40 +1,103 @@
 #include "engine/model/rank.h"
 
+#include <stdlib.h>
+
 #include "base/error.h"
-#include "engine/model/model.h"
+#include "engine/model/shape.h"
 
 static int split_dim(struct segments *seg, uint32_t dim, uint32_t granule, const struct rank *rank,
                      const char *what, struct error *err)
 {
-    int rc = segments_init(seg, dim, granule, rank->tp, rank->index, err);
+    int rc = dim ? segments_init(seg, dim, granule, rank->tp, rank->index, err) : 0;
     if (rc)
         return error_prefix(err, "tp %u over %s", rank->tp, what);
     return 0;
 }
 
+static int split_heads(struct layer_split *split, const struct rank *rank,
+                       const struct model_layer *layer, struct error *err)
+{
+    uint32_t k_dim = layer->k_dim;
+    if (!layer->n_heads)
+        return 0;
+    int rc = split_dim(&split->queries, layer->n_heads * k_dim, k_dim, rank, "the heads", err);
+    if (rc)
+        return rc;
+    split->mixed = split->queries;
+    for (uint32_t s = 0; s <= N_SEGMENTS; s++)
+        split->mixed.bounds[s] = split->queries.bounds[s] / k_dim * layer->v_dim;
+    uint32_t per_kv = layer->n_heads / layer->n_kv_heads;
+    split->head_begin = segments_begin(&split->queries) / k_dim;
+    split->n_heads = segments_len(&split->queries) / k_dim;
+    split->kv_begin = split->head_begin / per_kv;
+    split->n_kv_heads = (split->head_begin + split->n_heads - 1) / per_kv - split->kv_begin + 1;
+    return 0;
+}
+
+static int split_layer(struct layer_split *split, const struct rank *rank,
+                       const struct model_shape *shape, const struct model_layer *layer,
+                       struct error *err)
+{
+    bool experts = layer->ffn && layer->ffn->body == ARCH_FFN_EXPERTS;
+    int rc = split_heads(split, rank, layer, err);
+    if (!rc)
+        rc = split_dim(&split->ffn, layer->ffn_dim, 1, rank, "the MLP", err);
+    if (!rc && experts)
+        rc = split_dim(&split->expert_ffn, shape->experts.ffn_dim, 1, rank, "an expert", err);
+    if (!rc && experts)
+        rc = split_dim(&split->shared_ffn, shape->experts.shared_ffn_dim, 1, rank,
+                       "the shared expert", err);
+    return rc;
+}
+
+static void raise_to(uint32_t *most, uint32_t n)
+{
+    *most = n > *most ? n : *most;
+}
+
+static uint32_t len_of(const struct segments *seg)
+{
+    return seg->count ? segments_len(seg) : 0;
+}
+
+static void raise_most(struct rank_most *most, const struct layer_split *split,
+                       const struct model_layer *layer)
+{
+    raise_to(&most->queries, len_of(&split->queries));
+    raise_to(&most->mixed, len_of(&split->mixed));
+    raise_to(&most->keys, split->n_kv_heads * layer->k_dim);
+    raise_to(&most->values, split->n_kv_heads * layer->v_dim);
+    raise_to(&most->ffn, len_of(&split->ffn));
+    raise_to(&most->ffn, len_of(&split->shared_ffn));
+    raise_to(&most->n_heads, split->n_heads);
+    raise_to(&most->n_kv_heads, split->n_kv_heads);
+    raise_to(&most->head_dim, layer->k_dim > layer->v_dim ? layer->k_dim : layer->v_dim);
+}
+
 int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err)
 {
-    uint32_t hd = shape->head_dim;
     uint32_t n_layers = rank->n_layers ? rank->n_layers : shape->n_layers;
+    *split = (struct rank_split){.layer_begin = rank->layer_begin, .n_layers = n_layers};
     if (rank->stage >= rank->n_stages || rank->layer_begin > shape->n_layers ||
         n_layers > shape->n_layers - rank->layer_begin)
         return error_set(err, STATUS_INTERNAL, "stage %u of %u: layers %u..%u of %u", rank->stage,
                          rank->n_stages, rank->layer_begin, rank->layer_begin + n_layers,
                          shape->n_layers);
-    int rc = split_dim(&split->heads, shape->n_heads * hd, hd, rank, "the heads", err);
-    if (!rc)
-        rc = split_dim(&split->ffn, shape->ffn_dim, 1, rank, "the MLP", err);
-    if (!rc)
-        rc = split_dim(&split->vocab, shape->vocab_size, 1, rank, "the vocabulary", err);
-    if (rc)
-        return rc;
-    uint32_t per_kv = shape->n_heads / shape->n_kv_heads;
-    split->head_begin = segments_begin(&split->heads) / hd;
-    split->n_heads = segments_len(&split->heads) / hd;
-    split->kv_begin = split->head_begin / per_kv;
-    split->n_kv_heads = (split->head_begin + split->n_heads - 1) / per_kv - split->kv_begin + 1;
-    split->layer_begin = rank->layer_begin;
-    split->n_layers = n_layers;
-    return 0;
+    split->layers = calloc(n_layers ? n_layers : 1, sizeof(*split->layers));
+    if (!split->layers)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u layers", n_layers);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < n_layers; i++) {
+        const struct model_layer *layer = &shape->layers[rank->layer_begin + i];
+        rc = split_layer(&split->layers[i], rank, shape, layer, err);
+        raise_most(&split->most, &split->layers[i], layer);
+    }
+    return rc ? rc : split_dim(&split->vocab, shape->vocab_size, 1, rank, "the vocabulary", err);
+}
+
+void rank_split_fini(struct rank_split *split)
+{
+    free(split->layers);
+    split->layers = NULL;
 }

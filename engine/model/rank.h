@@ -22,15 +22,27 @@ struct rank {
     struct comm *comm;     /* borrowed; NULL at tp 1 */
 };
 
-/* The rank's parts of the split dimensions (kernels/segments.h). If heads of two ranks share a KV
- * head, both ranks hold it. */
-struct rank_split {
-    struct segments heads; /* part of n_heads · head_dim, whole heads */
-    struct segments ffn;
-    struct segments vocab;
+/* The rank's parts of a layer's split dimensions (kernels/segments.h). If heads of two ranks share
+ * a KV head, both ranks hold it. Zero where the layer has no attention, or no FFN of that kind. */
+struct layer_split {
+    struct segments queries; /* part of n_heads · k_dim, whole heads */
+    struct segments mixed;   /* the same heads' part of n_heads · v_dim */
+    struct segments ffn, expert_ffn, shared_ffn;
     uint32_t head_begin, n_heads;
     uint32_t kv_begin, n_kv_heads;
+};
+
+/* The largest numbers over the rank's layers. */
+struct rank_most {
+    uint32_t queries, mixed, keys, values, ffn; /* elements of a row */
+    uint32_t n_heads, n_kv_heads, head_dim;
+};
+
+struct rank_split {
+    struct segments vocab;
     uint32_t layer_begin, n_layers;
+    struct layer_split *layers; /* owned; [n_layers] */
+    struct rank_most most;
 };
 
 /* The first stage computes the embedding, the last stage has the head. */
@@ -45,6 +57,8 @@ static inline bool rank_is_last(const struct rank *rank)
 }
 
 /* INVALID_ARGUMENT (field "tp") if tp is not 1, 2, 4 or 8, or if a rank would have no heads, MLP
- * elements or vocabulary. INTERNAL if a stage has layers that the model does not have. */
+ * elements or vocabulary. INTERNAL if a stage has layers that the model does not have. Call
+ * rank_split_fini() in any case. */
 int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err);
+void rank_split_fini(struct rank_split *split);

@@ -7,12 +7,9 @@ static const struct arch *const architectures[] = {&arch_llama, &arch_gpt2, &arc
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
 
-const struct arch *arch_find(const char *name)
+const struct arch *arch_at(uint32_t i)
 {
-    for (uint32_t i = 0; i < N_ARCHITECTURES; i++)
-        if (strcmp(architectures[i]->name, name) == 0)
-            return architectures[i];
-    return NULL;
+    return i < N_ARCHITECTURES ? architectures[i] : NULL;
 }
 
 const char *arch_names(void)
@@ -20,12 +17,36 @@ const char *arch_names(void)
     return "llama, gpt2, bloom";
 }
 
-const struct arch_source *arch_find_source(const struct arch *arch, const char *format)
+const struct arch *arch_find(const char *format, const char *name,
+                             const struct arch_source **out_source)
 {
-    for (uint32_t i = 0; i < arch->n_sources; i++)
-        if (strcmp(arch->sources[i].format, format) == 0)
-            return &arch->sources[i];
+    for (uint32_t a = 0; a < N_ARCHITECTURES; a++) {
+        const struct arch *arch = architectures[a];
+        for (uint32_t i = 0; i < arch->n_sources; i++) {
+            const struct arch_source *source = &arch->sources[i];
+            if (strcmp(source->format, format) != 0 || !arch_names_have(source->aliases, name))
+                continue;
+            if (out_source)
+                *out_source = source;
+            return arch;
+        }
+    }
     return NULL;
+}
+
+const struct arch_source *arch_find_source(const struct arch *arch, const char *format,
+                                           const char *name)
+{
+    const struct arch_source *first = NULL;
+    for (uint32_t i = 0; i < arch->n_sources; i++) {
+        const struct arch_source *source = &arch->sources[i];
+        if (strcmp(source->format, format) != 0)
+            continue;
+        if (arch_names_have(source->aliases, name))
+            return source;
+        first = first ? first : source;
+    }
+    return first;
 }
 
 const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enum arch_slot slot)
@@ -36,76 +57,271 @@ const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enu
     return NULL;
 }
 
-const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id)
+const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id,
+                                         uint32_t of)
 {
     for (uint32_t i = 0; i < source->n_params; i++)
-        if (source->params[i].id == id)
+        if (source->params[i].id == id && source->params[i].of == of)
             return &source->params[i];
     return NULL;
 }
 
-bool arch_tensor_name(const struct arch_tensor *tensor, uint32_t layer, char *out, uint32_t n_bytes)
+/* --- names --- */
+
+/* The next of several names, and its length; NULL after the last. */
+static const char *next_name(const char *names, const char *previous, size_t *n)
 {
-    const char *mark = strstr(tensor->name, "%u");
-    size_t n_before = mark ? (size_t)(mark - tensor->name) : strlen(tensor->name);
-    int n = snprintf(out, n_bytes, "%.*s", (int)n_before, tensor->name);
-    if (mark && n >= 0 && (uint32_t)n < n_bytes)
-        n += snprintf(out + n, n_bytes - (uint32_t)n, "%u%s", layer, mark + 2);
-    return n >= 0 && (uint32_t)n < n_bytes && !strchr(out, '%');
+    const char *name = previous ? previous + *n : names;
+    if (!name || (previous && *name != '|'))
+        return NULL;
+    name += previous != NULL;
+    *n = strcspn(name, "|");
+    return name;
 }
 
-/* True if the architecture uses the parameter. Keys that only other positions use are refused as
- * unknown. */
-static bool takes_param(const struct arch *arch, enum arch_param_id id)
+bool arch_names_have(const char *names, const char *name)
 {
-    if (id == ARCH_PARAM_ALIBI_BIAS)
-        return arch->position == ARCH_POSITION_ALIBI;
-    return id < ARCH_PARAM_ROT_DIM || arch->position == ARCH_POSITION_ROPE;
+    size_t n = 0;
+    for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n))
+        if (strlen(name) == n && strncmp(at, name, n) == 0)
+            return true;
+    return false;
+}
+
+bool arch_names_begin(const char *names, const char *name)
+{
+    size_t n = 0;
+    for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n))
+        if (strncmp(at, name, n) == 0)
+            return true;
+    return false;
+}
+
+bool arch_name_at(const char *names, uint32_t i, uint32_t layer, uint32_t expert, char *out,
+                  uint32_t n_bytes)
+{
+    const uint32_t numbers[] = {layer, expert};
+    size_t n = 0, at = 0;
+    uint32_t n_numbers = 0;
+    const char *name = next_name(names, NULL, &n);
+    for (; name && i; i--)
+        name = next_name(names, name, &n);
+    if (!name)
+        return false;
+    for (size_t k = 0; k < n && at < n_bytes; k++) {
+        if (name[k] != '%') {
+            out[at++] = name[k];
+            continue;
+        }
+        if (k + 1 >= n || name[k + 1] != 'u' || n_numbers >= 2)
+            return false;
+        at += (size_t)snprintf(out + at, n_bytes - at, "%u", numbers[n_numbers++]);
+        k++;
+    }
+    if (at >= n_bytes)
+        return false;
+    out[at] = '\0';
+    return true;
+}
+
+/* --- soundness --- */
+
+static bool is_of_rope(enum arch_param_id id)
+{
+    return id >= ARCH_PARAM_ROT_DIM;
+}
+
+static bool is_of_mixer(enum arch_param_id id)
+{
+    return id == ARCH_PARAM_KEY_DIM || id == ARCH_PARAM_VALUE_DIM || id == ARCH_PARAM_KV_HEADS ||
+           id == ARCH_PARAM_HEADS;
+}
+
+static bool uses_rope(const struct arch *arch, uint32_t set)
+{
+    for (uint32_t i = 0; i < arch->n_mixers; i++)
+        if (arch->mixers[i].mixing == ARCH_MIXING_ATTENTION && arch->mixers[i].rope == set)
+            return true;
+    return false;
+}
+
+static bool is_text(enum arch_param_id id)
+{
+    return id == ARCH_PARAM_ROPE_SCALING || id == ARCH_PARAM_ACTIVATION;
+}
+
+/* True if a kind of the architecture reads the parameter. */
+static bool is_read(const struct arch *arch, enum arch_param_id id)
+{
+    bool windows = false, chunks = false, temperature = false, experts = false;
+    for (uint32_t i = 0; i < arch->n_mixers; i++) {
+        windows |= arch->mixers[i].reach == ARCH_REACH_WINDOW;
+        chunks |= arch->mixers[i].reach == ARCH_REACH_CHUNK;
+        temperature |= arch->mixers[i].has_temperature;
+    }
+    for (uint32_t i = 0; i < arch->n_ffns; i++)
+        experts |= arch->ffns[i].body == ARCH_FFN_EXPERTS;
+    if (id == ARCH_PARAM_WINDOW || id == ARCH_PARAM_USE_WINDOW)
+        return windows;
+    if (id == ARCH_PARAM_CHUNK)
+        return chunks;
+    if (id == ARCH_PARAM_TEMPERATURE || id == ARCH_PARAM_TEMPERATURE_LENGTH)
+        return temperature;
+    return experts || id < ARCH_PARAM_EXPERTS || id > ARCH_PARAM_EXPERT_SCORE;
+}
+
+static bool param_is_sound(const struct arch *arch, const struct arch_param *p)
+{
+    if ((unsigned)p->id >= N_ARCH_PARAMS || (unsigned)p->absent > ARCH_ABSENT_FALLBACK ||
+        (p->absent != ARCH_ABSENT_FALLBACK && p->fallback != 0) ||
+        (!p->key && p->absent == ARCH_ABSENT_REFUSE) ||
+        (is_text(p->id) && (!p->key || p->absent == ARCH_ABSENT_FALLBACK)))
+        return false;
+    if (!is_read(arch, p->id))
+        return false;
+    if (is_of_rope(p->id))
+        return uses_rope(arch, p->of);
+    return is_of_mixer(p->id) ? p->of < arch->n_mixers : p->of == 0;
 }
 
 static bool params_are_sound(const struct arch *arch, const struct arch_source *source)
 {
-    bool seen[N_ARCH_PARAMS] = {false};
-    uint32_t n_taken = 0;
-    for (enum arch_param_id id = 0; id < N_ARCH_PARAMS; id++)
-        n_taken += takes_param(arch, id);
-    for (uint32_t i = 0; i < source->n_params; i++) {
-        const struct arch_param *p = &source->params[i];
-        if ((unsigned)p->id >= N_ARCH_PARAMS || seen[p->id] || !takes_param(arch, p->id) ||
-            (unsigned)p->absent > ARCH_ABSENT_FALLBACK ||
-            (p->absent != ARCH_ABSENT_FALLBACK && p->fallback != 0) ||
-            (p->absent == ARCH_ABSENT_FALLBACK && p->id == ARCH_PARAM_ROPE_SCALING))
+    static const enum arch_param_id needed[] = {ARCH_PARAM_LAYERS, ARCH_PARAM_CONTEXT,
+                                                ARCH_PARAM_HIDDEN, ARCH_PARAM_HEADS,
+                                                ARCH_PARAM_NORM_EPS};
+    for (uint32_t i = 0; i < source->n_params; i++)
+        if (!param_is_sound(arch, &source->params[i]) ||
+            arch_find_param(source, source->params[i].id, source->params[i].of) !=
+                &source->params[i])
             return false;
-        seen[p->id] = true;
-    }
-    return source->n_params == n_taken;
-}
-
-/* False if a slot that shares the tensor differs in `required`. */
-static bool agrees_with_others(const struct arch_source *source, const struct arch_tensor *row)
-{
-    for (uint32_t i = 0; i < source->n_tensors; i++)
-        if (strcmp(source->tensors[i].name, row->name) == 0 &&
-            source->tensors[i].required != row->required)
+    for (uint32_t i = 0; i < ARCH_N_OF(needed); i++)
+        if (!arch_find_param(source, needed[i], 0))
+            return false;
+    for (uint32_t set = 0; set < ARCH_MAX_ROPES; set++)
+        if (uses_rope(arch, set) && !arch_find_param(source, ARCH_PARAM_ROPE_BASE, set))
             return false;
     return true;
 }
 
+static bool patterns_are_sound(const struct arch *arch, const struct arch_source *source)
+{
+    for (uint32_t i = 0; i < source->n_patterns; i++) {
+        const struct arch_pattern *p = &source->patterns[i];
+        uint32_t n_kinds = p->part == ARCH_PART_MIXER ? arch->n_mixers : arch->n_ffns;
+        bool has_n = p->form <= ARCH_PATTERN_LEADING;
+        if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form > ARCH_PATTERN_NAMES ||
+            p->kind >= n_kinds || p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
+            (p->form != ARCH_PATTERN_FLAGS && p->rest) ||
+            (p->form == ARCH_PATTERN_NAMES && p->kind))
+            return false;
+    }
+    return true;
+}
+
+/* False if a slot that shares the tensor differs in `required` or in the transform. */
+static bool agrees_with_others(const struct arch_source *source, const struct arch_tensor *row)
+{
+    for (uint32_t i = 0; i < source->n_tensors; i++)
+        if (strcmp(source->tensors[i].name, row->name) == 0 &&
+            (source->tensors[i].required != row->required ||
+             source->tensors[i].transform != row->transform))
+            return false;
+    return true;
+}
+
+static bool tensors_are_sound(const struct arch_source *source)
+{
+    for (uint32_t i = 0; i < source->n_tensors; i++) {
+        const struct arch_tensor *t = &source->tensors[i];
+        bool vector =
+            (unsigned)t->slot < N_ARCH_SLOTS && arch_slot_facts(t->slot)->rows == ARCH_DIM_ONE;
+        if ((unsigned)t->slot >= N_ARCH_SLOTS || arch_find_tensor(source, t->slot) != t ||
+            t->transform != ARCH_TRANSFORM_NONE || !agrees_with_others(source, t) ||
+            (t->transform == ARCH_TRANSFORM_PLUS_ONE && !vector) ||
+            (t->transform == ARCH_TRANSFORM_TRANSPOSE && vector))
+            return false;
+    }
+    return true;
+}
+
+static bool has_param(const struct arch_source *source, enum arch_param_id id)
+{
+    return arch_find_param(source, id, 0) != NULL;
+}
+
+/* Values that nothing reads must be 0. */
+static bool mixer_is_sound(const struct arch_mixer *m, const struct arch_source *source)
+{
+    bool attends = m->mixing == ARCH_MIXING_ATTENTION;
+    bool bare = m->head_norms == ARCH_HEAD_NORMS_BARE;
+    bool weights =
+        arch_find_tensor(source, ARCH_ATTN_Q_NORM) || arch_find_tensor(source, ARCH_ATTN_K_NORM);
+    if (!m->name || (unsigned)m->mixing > ARCH_MIXING_NONE ||
+        (unsigned)m->reach > ARCH_REACH_CHUNK || (unsigned)m->head_norm > ARCH_NORM_LAYER ||
+        (unsigned)m->head_norm_scope > ARCH_SCOPE_WHOLE ||
+        (unsigned)m->head_norms > ARCH_HEAD_NORMS_BARE)
+        return false;
+    if (m->rope >= ARCH_MAX_ROPES && m->rope != ARCH_NO_ROPE)
+        return false;
+    if ((m->reach == ARCH_REACH_WINDOW && !has_param(source, ARCH_PARAM_WINDOW)) ||
+        (m->reach == ARCH_REACH_CHUNK && !has_param(source, ARCH_PARAM_CHUNK)) ||
+        (m->has_temperature && !has_param(source, ARCH_PARAM_TEMPERATURE)))
+        return false;
+    if (!attends && (m->reach || bare || m->bare_value_norm || m->has_temperature))
+        return false;
+    if (m->head_norm_scope && (bare || !weights))
+        return false;
+    return (attends && (bare || weights)) || (!m->head_norm && !m->norm_after_rope);
+}
+
+static bool ffn_is_sound(const struct arch_ffn *f, const struct arch_source *source)
+{
+    const struct arch_router *r = &f->router;
+    bool experts = f->body == ARCH_FFN_EXPERTS;
+    if (!f->name || (unsigned)f->body > ARCH_FFN_NONE || (unsigned)f->form > ARCH_FFN_PLAIN ||
+        (unsigned)f->activation >= N_ACTIVATIONS || (unsigned)r->score > ROUTER_SQRT_SOFTPLUS ||
+        (unsigned)r->group_score > ROUTER_GROUP_TOP_TWO ||
+        (unsigned)r->weight > ARCH_EXPERT_WEIGHT_INPUT)
+        return false;
+    if (experts)
+        return has_param(source, ARCH_PARAM_EXPERTS);
+    return !r->score && !r->group_score && !r->weight && !(r->min_sum > 0) && !(r->add_sum > 0);
+}
+
+/* True if a pattern can choose the kind. */
+static bool is_chosen(const struct arch_source *source, enum arch_part part, uint32_t kind)
+{
+    for (uint32_t i = 0; i < source->n_patterns; i++) {
+        const struct arch_pattern *p = &source->patterns[i];
+        if (p->part == part && (p->kind == kind || p->form == ARCH_PATTERN_NAMES ||
+                                (p->form == ARCH_PATTERN_FLAGS && p->rest == kind)))
+            return true;
+    }
+    return kind == 0;
+}
+
+static bool kinds_are_sound(const struct arch *arch, const struct arch_source *source)
+{
+    bool has_rope = false;
+    if (!arch->n_mixers || arch->n_mixers > ARCH_MAX_MIXERS || !arch->n_ffns ||
+        arch->n_ffns > ARCH_MAX_FFNS)
+        return false;
+    for (uint32_t i = 0; i < arch->n_mixers; i++) {
+        if (!mixer_is_sound(&arch->mixers[i], source) || !is_chosen(source, ARCH_PART_MIXER, i))
+            return false;
+        has_rope |= arch->mixers[i].rope != ARCH_NO_ROPE;
+    }
+    for (uint32_t i = 0; i < arch->n_ffns; i++)
+        if (!ffn_is_sound(&arch->ffns[i], source) || !is_chosen(source, ARCH_PART_FFN, i))
+            return false;
+    return has_rope == (source->rope_style != ROPE_NONE);
+}
+
 bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source)
 {
-    bool seen[N_ARCH_SLOTS] = {false};
-    if ((source->rope_style != ROPE_NONE) != (arch->position == ARCH_POSITION_ROPE))
-        return false;
     for (uint32_t i = 0; i < source->n_fixed_keys; i++)
         if (source->fixed_keys[i].any_value && source->fixed_keys[i].value != 0)
             return false;
-    for (uint32_t i = 0; i < source->n_tensors; i++) {
-        const struct arch_tensor *t = &source->tensors[i];
-        if ((unsigned)t->slot >= N_ARCH_SLOTS || seen[t->slot] ||
-            (unsigned)t->rows > ARCH_DIM_ROT_HALF || (unsigned)t->cols > ARCH_DIM_ROT_HALF ||
-            (unsigned)t->split > ARCH_SPLIT_ROW || !agrees_with_others(source, t))
-            return false;
-        seen[t->slot] = true;
-    }
-    return params_are_sound(arch, source);
+    return kinds_are_sound(arch, source) && tensors_are_sound(source) &&
+           params_are_sound(arch, source) && patterns_are_sound(arch, source);
 }

@@ -67,7 +67,6 @@ APPLY(gpt2, s->form = TINY_GPT2; s->n_kv_heads = s->n_heads)
 APPLY(bloom, s->form = TINY_BLOOM; s->n_kv_heads = s->n_heads)
 APPLY(gpt2_long, gpt2(s); s->set_key = "gpt2.context_length"; s->set_value = 512)
 APPLY(gpt2_no_table, gpt2(s); s->skip = "position_embd.weight")
-APPLY(gpt2_grouped, gpt2(s); s->n_kv_heads = 4)
 APPLY(gpt2_wide, gpt2(s); s->wide = "blk.1.attn_qkv.weight")
 APPLY(gpt2_short_bias, gpt2(s); s->wide = "blk.1.attn_qkv.bias")
 APPLY(gpt2_no_bias, gpt2(s); s->skip = "blk.0.attn_qkv.bias")
@@ -117,7 +116,6 @@ static const struct refusal refusals[] = {
     {"GPT-2 beyond its table", gpt2_long, STATUS_INVALID_ARGUMENT,
      "position_embd.weight|[64, 256]|2|[64, 512]", false},
     {"GPT-2 without a table", gpt2_no_table, STATUS_INVALID_ARGUMENT, "position_embd.weight", true},
-    {"GPT-2, grouped heads", gpt2_grouped, STATUS_INVALID_ARGUMENT, "4", false},
     {"GPT-2, wide QKV", gpt2_wide, STATUS_INVALID_ARGUMENT,
      "blk.1.attn_qkv.weight|[96, 768]|2|[64, 768]", false},
     {"GPT-2, long QKV bias", gpt2_short_bias, STATUS_INVALID_ARGUMENT, "[800, 1]|1|[768, 1]",
@@ -175,11 +173,13 @@ static void test_init_derives_absent_keys(void **state)
         struct checkpoint *ckpt = tiny_open(&spec);
         if (model_init(&model, ckpt, NULL, &err) != 0)
             fail_msg("without %s: %s", keys[i], err.message);
-        assert_int_equal(model.shape.head_dim, 32);
-        assert_int_equal(model.shape.n_rot, 32);
+        const struct model_layer *layer = &model.shape.layers[1];
+        assert_int_equal(layer->k_dim, 32);
+        assert_int_equal(layer->v_dim, 32);
+        assert_int_equal(model.shape.ropes[0].n_rot, 32);
         assert_int_equal(model.shape.vocab_size, 300);
-        assert_int_equal(model.shape.n_kv_heads, 8);
-        assert_true(model.shape.rope_base == 10000);
+        assert_int_equal(layer->n_kv_heads, 8);
+        assert_true(model.shape.ropes[0].base == 10000);
         assert_true(model.tied_output);
         model_fini(&model);
         checkpoint_close(ckpt);
@@ -189,63 +189,82 @@ static void test_init_derives_absent_keys(void **state)
 static void test_find_unknown_is_null(void **state)
 {
     (void)state;
-    assert_ptr_equal(arch_find("llama"), &arch_llama);
-    assert_ptr_equal(arch_find("gpt2"), &arch_gpt2);
-    assert_ptr_equal(arch_find("bloom"), &arch_bloom);
-    assert_null(arch_find("Llama"));
-    assert_null(arch_find(""));
-    assert_null(arch_find_source(&arch_llama, "safetensors"));
-    assert_non_null(arch_find_source(&arch_llama, "gguf"));
+    const struct arch_source *source = NULL;
+    assert_ptr_equal(arch_find("gguf", "llama", &source), &arch_llama);
+    assert_ptr_equal(source, &arch_llama.sources[0]);
+    assert_ptr_equal(arch_find("gguf", "gpt2", NULL), &arch_gpt2);
+    assert_ptr_equal(arch_find("gguf", "bloom", NULL), &arch_bloom);
+    assert_null(arch_find("gguf", "Llama", NULL));
+    assert_null(arch_find("gguf", "", NULL));
+    assert_null(arch_find("safetensors", "llama", NULL));
+    assert_null(arch_find_source(&arch_llama, "safetensors", "llama"));
+    assert_non_null(arch_find_source(&arch_llama, "gguf", "other"));
 }
 
-static void test_tensor_name_bad_pattern_refused(void **state)
+static void test_name_bad_pattern_refused(void **state)
 {
-    struct arch_tensor t = {.name = "blk.%u.x"};
     char name[16];
     (void)state;
-    assert_true(arch_tensor_name(&t, 17, name, sizeof(name)));
+    assert_true(arch_name_at("blk.%u.x", 0, 17, 0, name, sizeof(name)));
     assert_string_equal(name, "blk.17.x");
-    assert_false(arch_tensor_name(&t, 17, name, 8));
-    t.name = "blk.%u.%u";
-    assert_false(arch_tensor_name(&t, 1, name, sizeof(name)));
-    t.name = "blk.%s";
-    assert_false(arch_tensor_name(&t, 1, name, sizeof(name)));
-    t.name = "plain";
-    assert_true(arch_tensor_name(&t, 1, name, sizeof(name)));
+    assert_false(arch_name_at("blk.%u.x", 0, 17, 0, name, 8));
+    assert_true(arch_name_at("b.%u.e.%u", 0, 17, 3, name, sizeof(name)));
+    assert_string_equal(name, "b.17.e.3");
+    assert_false(arch_name_at("b.%u.%u.%u", 0, 1, 1, name, sizeof(name)));
+    assert_false(arch_name_at("blk.%s", 0, 1, 0, name, sizeof(name)));
+    assert_false(arch_name_at("blk.%", 0, 1, 0, name, sizeof(name)));
+    assert_true(arch_name_at("plain", 0, 1, 0, name, sizeof(name)));
     assert_string_equal(name, "plain");
+    assert_true(arch_name_at("one|two.%u", 1, 4, 0, name, sizeof(name)));
+    assert_string_equal(name, "two.4");
+    assert_false(arch_name_at("one|two", 2, 0, 0, name, sizeof(name)));
+}
+
+static void test_names_are_found_whole(void **state)
+{
+    (void)state;
+    assert_true(arch_names_have("one|two|three", "two"));
+    assert_true(arch_names_have("one|two|three", "three"));
+    assert_false(arch_names_have("one|two", "tw"));
+    assert_false(arch_names_have("one|two", "two|"));
+    assert_false(arch_names_have("one|two", ""));
+    assert_true(arch_names_begin("v.|mm.", "mm.0.weight"));
+    assert_false(arch_names_begin("v.|mm.", "blk.0"));
+    assert_false(arch_names_begin(NULL, "blk.0"));
 }
 
 /* By hand from the formulas of arXiv 2309.00071, for 8 dimensions and base 10000. */
 static void test_rope_freqs_scalings(void **state)
 {
-    struct model_shape s = {.n_rot = 8,
-                            .context_tokens = 4096,
-                            .rope_base = 10000,
-                            .rope_factor = 4,
-                            .rope_original_context = 1024,
-                            .rope_attn_factor = 1,
-                            .rope_ext_factor = 1,
-                            .rope_beta_fast = 32,
-                            .rope_beta_slow = 1};
+    struct rope_set s = {.n_rot = 8,
+                         .base = 10000,
+                         .factor = 4,
+                         .original_context = 1024,
+                         .ext_factor = 1,
+                         .beta_fast = 32,
+                         .beta_slow = 1,
+                         .low_freq = 1,
+                         .high_freq = 4,
+                         .truncate = true};
     const double plain[4] = {1, 0.1, 0.01, 0.001};
     const float divisors[4] = {1, 2, 4, 8};
     float f[4];
     (void)state;
-    assert_true(model_rope_freqs(&s, NULL, f) == 1);
+    assert_true(shape_rope_freqs(&s, NULL, f) == 1);
     for (int i = 0; i < 4; i++)
         assert_true(fabs((double)f[i] / plain[i] - 1) < 1e-6);
-    model_rope_freqs(&s, divisors, f);
+    shape_rope_freqs(&s, divisors, f);
     for (int i = 0; i < 4; i++)
         assert_true(fabs((double)f[i] * (double)divisors[i] / plain[i] - 1) < 1e-6);
-    s.rope_scaling = MODEL_ROPE_LINEAR;
-    assert_true(model_rope_freqs(&s, NULL, f) == 1);
+    s.scaling = ROPE_SCALING_LINEAR;
+    assert_true(shape_rope_freqs(&s, NULL, f) == 1);
     for (int i = 0; i < 4; i++)
         assert_true(fabs((double)f[i] * 4 / plain[i] - 1) < 1e-6);
     /* YaRN: dimensions floor(0.706) = 0 to ceil(2.211) = 3: the ramp is i / 3. */
-    s.rope_scaling = MODEL_ROPE_YARN;
+    s.scaling = ROPE_SCALING_YARN;
     const double yarn[4] = {1, 0.1 * (2.0 / 3 + 1.0 / 3 / 4), 0.01 * (1.0 / 3 + 2.0 / 3 / 4),
                             0.001 / 4};
-    double attention = (double)model_rope_freqs(&s, NULL, f);
+    double attention = (double)shape_rope_freqs(&s, NULL, f);
     assert_true(fabs(attention - 1.1386294) < 1e-6);
     for (int i = 0; i < 4; i++)
         assert_true(fabs((double)f[i] / yarn[i] - 1) < 1e-6);
@@ -256,24 +275,21 @@ static void test_rope_freqs_scalings(void **state)
  * power above. */
 static void test_alibi_slopes(void **state)
 {
-    struct model_shape s = {.n_heads = 8, .alibi_bias = 8};
     float eight[8], f[112];
     (void)state;
-    model_alibi_slopes(&s, eight);
+    shape_alibi_slopes(8, 8, eight);
     for (int h = 0; h < 8; h++)
         assert_true(eight[h] == 1.0F / (float)(2 << h));
-    s.n_heads = 12;
-    model_alibi_slopes(&s, f);
+    shape_alibi_slopes(8, 12, f);
     assert_memory_equal(f, eight, sizeof(eight));
     for (int h = 8; h < 12; h++) /* factors of 16 heads: 2^-0.5, 2^-1.5, … */
         assert_true(f[h] == (float)(0.70710678118654752 / (1 << (h - 8))));
-    s.n_heads = 112; /* BLOOM 176B: slopes of 64 heads, then 48 of the slopes of 128 */
-    model_alibi_slopes(&s, f);
+    shape_alibi_slopes(8, 112,
+                       f); /* BLOOM 176B: slopes of 64 heads, then 48 of the slopes of 128 */
     assert_true(f[63] == 1.0F / 256 && f[7] == 0.5F);
     assert_true(fabs((double)f[64] - pow(2, -1.0 / 16)) < 1e-7);
     assert_true(fabs((double)f[111] - pow(2, -95.0 / 16)) < 1e-9);
-    s.n_heads = 1;
-    model_alibi_slopes(&s, f);
+    shape_alibi_slopes(8, 1, f);
     assert_true(f[0] == 1.0F / 256);
 }
 
@@ -283,7 +299,8 @@ int main(void)
         cmocka_unit_test(test_init_bad_file_says_what_and_where),
         cmocka_unit_test(test_init_derives_absent_keys),
         cmocka_unit_test(test_find_unknown_is_null),
-        cmocka_unit_test(test_tensor_name_bad_pattern_refused),
+        cmocka_unit_test(test_name_bad_pattern_refused),
+        cmocka_unit_test(test_names_are_found_whole),
         cmocka_unit_test(test_rope_freqs_scalings),
         cmocka_unit_test(test_alibi_slopes),
     };

@@ -14,15 +14,23 @@
 #include "engine/model/rank.h"
 #include "tests/support/names.h"
 
+enum { N_LAYERS = 3 };
+
+static struct model_layer layers[N_LAYERS];
+
 static struct model_shape shape_of(uint32_t heads, uint32_t kv, uint32_t hd, uint32_t ffn)
 {
-    return (struct model_shape){.n_layers = 3,
-                                .hidden_dim = 64,
-                                .n_heads = heads,
-                                .n_kv_heads = kv,
-                                .head_dim = hd,
-                                .ffn_dim = ffn,
-                                .vocab_size = 1000};
+    for (uint32_t i = 0; i < N_LAYERS; i++)
+        layers[i] = (struct model_layer){.mixer = &arch_llama.mixers[0],
+                                         .ffn = &arch_llama.ffns[0],
+                                         .n_heads = heads,
+                                         .n_kv_heads = kv,
+                                         .k_dim = hd,
+                                         .v_dim = hd,
+                                         .ffn_dim = ffn,
+                                         .kv_source = i};
+    return (struct model_shape){
+        .n_layers = N_LAYERS, .hidden_dim = 64, .vocab_size = 1000, .layers = layers};
 }
 
 static void test_split_shared_kv_head_is_held_by_both(void **state)
@@ -41,11 +49,14 @@ static void test_split_shared_kv_head_is_held_by_both(void **state)
         struct rank_split split;
         struct error err = {0};
         assert_int_equal(rank_split_init(&split, &rank, &s, &err), 0);
-        assert_int_equal(split.head_begin, rows[i].head_begin);
-        assert_int_equal(split.n_heads, rows[i].n_heads);
-        assert_int_equal(split.kv_begin, rows[i].kv_begin);
-        assert_int_equal(split.n_kv_heads, rows[i].n_kv);
-        assert_int_equal(split.n_layers, 3);
+        assert_int_equal(split.n_layers, N_LAYERS);
+        for (uint32_t l = 0; l < N_LAYERS; l++) {
+            assert_int_equal(split.layers[l].head_begin, rows[i].head_begin);
+            assert_int_equal(split.layers[l].n_heads, rows[i].n_heads);
+            assert_int_equal(split.layers[l].kv_begin, rows[i].kv_begin);
+            assert_int_equal(split.layers[l].n_kv_heads, rows[i].n_kv);
+        }
+        rank_split_fini(&split);
     }
 }
 
@@ -60,12 +71,14 @@ static void test_split_ranks_cover_everything_once(void **state)
             struct rank_split split;
             struct error err = {0};
             assert_int_equal(rank_split_init(&split, &rank, &s, &err), 0);
-            assert_int_equal(split.head_begin, head);
-            assert_int_equal(segments_begin(&split.ffn), ffn);
+            const struct layer_split *layer = &split.layers[1];
+            assert_int_equal(layer->head_begin, head);
+            assert_int_equal(segments_begin(&layer->ffn), ffn);
             assert_int_equal(segments_begin(&split.vocab), vocab);
-            head += split.n_heads;
-            ffn = segments_end(&split.ffn);
+            head += layer->n_heads;
+            ffn = segments_end(&layer->ffn);
             vocab = segments_end(&split.vocab);
+            rank_split_fini(&split);
         }
         assert_int_equal(head, 12);
         assert_int_equal(ffn, 352);
@@ -94,7 +107,34 @@ static void test_split_impossible_refused(void **state)
         assert_int_equal(rank_split_init(&split, &rank, &s, &err), rows[i].status);
         if (!names_all(err.message, rows[i].text))
             fail_msg("\"%s\" does not say \"%s\"", err.message, rows[i].text);
+        rank_split_fini(&split);
     }
+}
+
+/* Each layer is divided by its own numbers. The workspace is as wide as the widest layer. */
+static void test_split_each_layer_by_its_own_numbers(void **state)
+{
+    const struct model_shape s = shape_of(8, 4, 32, 256);
+    struct rank rank = {.index = 1, .tp = 2, .n_stages = 1};
+    struct rank_split split;
+    struct error err = {0};
+    (void)state;
+    layers[1].n_heads = layers[1].n_kv_heads = 12;
+    layers[1].ffn_dim = 512;
+    layers[2] = (struct model_layer){.mixer = &arch_llama.mixers[0], .ffn = &arch_llama.ffns[0]};
+    assert_int_equal(rank_split_init(&split, &rank, &s, &err), 0);
+    assert_int_equal(split.layers[0].n_heads, 4);
+    assert_int_equal(split.layers[0].n_kv_heads, 2);
+    assert_int_equal(segments_len(&split.layers[0].ffn), 128);
+    assert_int_equal(split.layers[1].n_heads, 6);
+    assert_int_equal(split.layers[1].kv_begin, 6);
+    assert_int_equal(segments_len(&split.layers[1].ffn), 256);
+    assert_int_equal(split.layers[2].n_heads, 0);
+    assert_int_equal(split.most.n_heads, 6);
+    assert_int_equal(split.most.queries, 6 * 32);
+    assert_int_equal(split.most.values, 6 * 32);
+    assert_int_equal(split.most.ffn, 256);
+    rank_split_fini(&split);
 }
 
 static void test_stages_take_their_layers(void **state)
@@ -111,9 +151,11 @@ static void test_stages_take_their_layers(void **state)
     assert_int_equal(rank_split_init(&split, &first, &s, &err), 0);
     assert_int_equal(split.layer_begin, 0);
     assert_int_equal(split.n_layers, 1);
+    rank_split_fini(&split);
     assert_int_equal(rank_split_init(&split, &last, &s, &err), 0);
     assert_int_equal(split.layer_begin, 1);
     assert_int_equal(split.n_layers, s.n_layers - 1);
+    rank_split_fini(&split);
     last.n_layers++;
     assert_int_equal(rank_split_init(&split, &last, &s, &err), STATUS_INTERNAL);
 }
@@ -157,6 +199,7 @@ int main(void)
         cmocka_unit_test(test_split_shared_kv_head_is_held_by_both),
         cmocka_unit_test(test_split_ranks_cover_everything_once),
         cmocka_unit_test(test_split_impossible_refused),
+        cmocka_unit_test(test_split_each_layer_by_its_own_numbers),
         cmocka_unit_test(test_stages_take_their_layers),
         cmocka_unit_test(test_team_runs_every_rank_at_once),
     };

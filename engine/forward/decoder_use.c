@@ -1,0 +1,109 @@
+#include "base/error.h"
+#include "engine/forward/decoder_private.h"
+
+/* Checks that the decoder has every weight that it needs, and that an op reads every weight. With a
+ * weight that no op reads, results would differ in silence. */
+
+static bool has(const struct layer *at, enum arch_slot slot)
+{
+    return at->linear[slot] || at->vector[slot];
+}
+
+static int check_slot(const struct decoder *dec, const struct layer *at, enum arch_slot slot,
+                      bool needed, struct error *err)
+{
+    const struct arch_tensor *row = arch_find_tensor(dec->cfg.model->source, slot);
+    if (!needed || has(at, slot))
+        return 0;
+    return error_set(err, STATUS_INTERNAL, "decoder: %s: no weight for slot %d (%s)",
+                     dec->arch->name, (int)slot, row ? row->name : "not described");
+}
+
+static int refuse_slot(const struct decoder *dec, const struct layer *at, enum arch_slot slot,
+                       bool unused, struct error *err)
+{
+    if (!unused || !has(at, slot))
+        return 0;
+    return error_set(err, STATUS_INTERNAL, "decoder: %s: no op uses the tensor of slot %d",
+                     dec->arch->name, (int)slot);
+}
+
+/* Biases of norms that have none. */
+static int check_norms(const struct decoder *dec, const struct layer *at, struct error *err)
+{
+    static const enum arch_slot biases[] = {ARCH_TOKEN_NORM_BIAS,     ARCH_OUTPUT_NORM_BIAS,
+                                            ARCH_ATTN_NORM_BIAS,      ARCH_FFN_NORM_BIAS,
+                                            ARCH_ATTN_POST_NORM_BIAS, ARCH_FFN_POST_NORM_BIAS};
+    static const enum arch_slot head_biases[] = {ARCH_ATTN_Q_NORM_BIAS, ARCH_ATTN_K_NORM_BIAS};
+    bool rms = dec->arch->norm == ARCH_NORM_RMS;
+    bool head_rms = at->facts && at->facts->mixer->head_norm == ARCH_NORM_RMS;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < ARCH_N_OF(biases); i++)
+        rc = refuse_slot(dec, at, biases[i], rms || !has(at, biases[i] - 1), err);
+    for (uint32_t i = 0; !rc && i < ARCH_N_OF(head_biases); i++)
+        rc = refuse_slot(dec, at, head_biases[i], head_rms || !has(at, head_biases[i] - 1), err);
+    return rc;
+}
+
+static int check_globals(const struct decoder *dec, struct error *err)
+{
+    bool first = rank_is_first(&dec->cfg.plan->rank), last = rank_is_last(&dec->cfg.plan->rank);
+    const struct layer *at = &dec->globals;
+    int rc = check_slot(dec, at, ARCH_TOKEN_EMBD, first, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_OUTPUT, last, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_OUTPUT_NORM, last, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_ROPE_FREQS, !dec->shape->ropes[0].n_rot, err);
+    return rc ? rc : check_norms(dec, at, err);
+}
+
+static int check_attention(const struct decoder *dec, const struct layer *at, struct error *err)
+{
+    const struct arch_mixer *mixer = at->facts->mixer;
+    bool bare = mixer->head_norms == ARCH_HEAD_NORMS_BARE;
+    int rc = check_slot(dec, at, ARCH_ATTN_Q, true, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_ATTN_K, true, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_ATTN_OUT, true, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_ATTN_V_BIAS, !has(at, ARCH_ATTN_V), err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_ATTN_Q_NORM, bare, err);
+    return rc ? rc : refuse_slot(dec, at, ARCH_ATTN_K_NORM, bare, err);
+}
+
+static int check_ffn(const struct decoder *dec, const struct layer *at, struct error *err)
+{
+    bool gated = at->facts->ffn->form == ARCH_FFN_GATED;
+    int rc = check_slot(dec, at, ARCH_FFN_UP, true, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_FFN_DOWN, true, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_FFN_GATE, gated, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_FFN_GATE, !gated, err);
+    return rc ? rc : refuse_slot(dec, at, ARCH_FFN_GATE_BIAS, !gated, err);
+}
+
+int decoder_check_uses(const struct decoder *dec, struct error *err)
+{
+    int rc = check_globals(dec, err);
+    for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
+        const struct layer *at = &dec->layers[i];
+        if (at->facts->mixer->mixing == ARCH_MIXING_ATTENTION)
+            rc = check_attention(dec, at, err);
+        if (!rc && at->facts->ffn->body == ARCH_FFN_DENSE)
+            rc = check_ffn(dec, at, err);
+        if (!rc && at->facts->ffn->body == ARCH_FFN_EXPERTS)
+            rc = error_set(err, STATUS_UNIMPLEMENTED,
+                           "architecture %s: layer %u has experts, which "
+                           "this version does not compute; use a model without experts",
+                           dec->arch->name, dec->split.layer_begin + i);
+        if (!rc)
+            rc = check_norms(dec, at, err);
+    }
+    return rc;
+}

@@ -1,0 +1,428 @@
+#include "engine/model/shape.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/escape.h"
+#include "engine/model/shape_layers.h"
+#include "engine/model/shape_reader.h"
+
+static int read_sizes(struct shape_reader *r, struct model_shape *s)
+{
+    int rc = shape_reader_u32(r, ARCH_PARAM_LAYERS, 0, 1, MODEL_MAX_LAYERS, 0, &s->n_layers);
+    if (!rc)
+        rc =
+            shape_reader_u32(r, ARCH_PARAM_CONTEXT, 0, 1, MODEL_MAX_CONTEXT, 0, &s->context_tokens);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_HIDDEN, 0, 1, MODEL_MAX_HIDDEN, 0, &s->hidden_dim);
+    return rc;
+}
+
+/* The first of the names that the file has. */
+static const struct checkpoint_tensor *find_tensor(const struct checkpoint *ckpt, const char *names)
+{
+    char name[SHAPE_MAX_KEY];
+    const struct checkpoint_tensor *tensor = NULL;
+    for (uint32_t i = 0; !tensor && arch_name_at(names, i, 0, 0, name, sizeof(name)); i++)
+        tensor = checkpoint_tensor_find(ckpt, name);
+    return tensor;
+}
+
+/* Rows of the vocabulary. The file's number is that of the embedding's rows; the shape check
+ * refuses a key that contradicts it. Rows beyond the file's tokens have no text. They are never
+ * loaded, so that no backend can sample them or give them a probability. */
+static int read_vocab(struct shape_reader *r, struct model_shape *s)
+{
+    const struct arch_tensor *row = arch_find_tensor(r->source, ARCH_TOKEN_EMBD);
+    const struct checkpoint_tensor *embd = row ? find_tensor(r->ckpt, row->name) : NULL;
+    if (!embd && row && row->required)
+        return checkpoint_missing_tensor(r->ckpt, row->name, r->err);
+    s->n_vocab_rows = embd ? (uint32_t)embd->n_rows : 0;
+    int rc = shape_reader_u32(r, ARCH_PARAM_VOCAB, 0, 1, MODEL_MAX_VOCAB, embd ? embd->n_rows : 0,
+                              &s->n_vocab_rows);
+    if (rc)
+        return rc;
+    uint64_t n_tokens = checkpoint_n_tokens(r->ckpt);
+    s->vocab_size = n_tokens && n_tokens < s->n_vocab_rows ? (uint32_t)n_tokens : s->n_vocab_rows;
+    return 0;
+}
+
+static int unknown_word(struct shape_reader *r, const char *text, const char *what,
+                        const char *known)
+{
+    char name[ESCAPE_MAX_BYTES];
+    return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                  "%s \"%s\" is not known, only %s are; use a model with one of "
+                                  "these",
+                                  what, escape_text(text, strlen(text), name), known);
+}
+
+/* --- rope --- */
+
+static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_set *s)
+{
+    static const struct {
+        const char *name;
+        enum rope_scaling scaling;
+    } types[] = {{"none", ROPE_SCALING_NONE},
+                 {"default", ROPE_SCALING_NONE},
+                 {"linear", ROPE_SCALING_LINEAR},
+                 {"llama3", ROPE_SCALING_LLAMA3},
+                 {"yarn", ROPE_SCALING_YARN}};
+    const char *type;
+    int rc = shape_reader_text(r, ARCH_PARAM_ROPE_SCALING, of, &type);
+    if (rc)
+        return rc;
+    /* A factor without a type means linear scaling: the file is older than the type's key. */
+    if (!type) {
+        s->scaling = s->factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
+        return 0;
+    }
+    for (uint32_t i = 0; i < ARCH_N_OF(types); i++) {
+        if (strcmp(type, types[i].name) != 0)
+            continue;
+        s->scaling = types[i].scaling;
+        return 0;
+    }
+    return unknown_word(r, type, "rope scaling", "none, linear, llama3 and yarn");
+}
+
+static int read_rope(struct shape_reader *r, const struct model_shape *shape, uint32_t of,
+                     uint32_t k_dim, struct rope_set *s)
+{
+    *s = (struct rope_set){.factor = 1,
+                           .original_context = shape->context_tokens,
+                           .ext_factor = 1,
+                           .beta_fast = 32,
+                           .beta_slow = 1,
+                           .low_freq = 1,
+                           .high_freq = 4,
+                           .truncate = true};
+    const struct {
+        enum arch_param_id id;
+        double min, max, derived; /* SHAPE_UNSET: not derived */
+        double *out;
+    } rows[] = {
+        {ARCH_PARAM_ROPE_BASE, 1.0001, 1e12, SHAPE_UNSET, &s->base},
+        {ARCH_PARAM_ROPE_FACTOR, 1e-3, 1e6, SHAPE_UNSET, &s->factor},
+        {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, 1, MODEL_MAX_CONTEXT, shape->context_tokens,
+         &s->original_context},
+        {ARCH_PARAM_ROPE_ATTN_FACTOR, 0, 1e3, SHAPE_UNSET, &s->attn_factor},
+        {ARCH_PARAM_ROPE_EXT_FACTOR, 0, 1, SHAPE_UNSET, &s->ext_factor},
+        {ARCH_PARAM_ROPE_BETA_FAST, 1e-3, 1e6, SHAPE_UNSET, &s->beta_fast},
+        {ARCH_PARAM_ROPE_BETA_SLOW, 1e-3, 1e6, SHAPE_UNSET, &s->beta_slow},
+        {ARCH_PARAM_ROPE_MSCALE, 0, 1e3, SHAPE_UNSET, &s->mscale},
+        {ARCH_PARAM_ROPE_MSCALE_ALL, 0, 1e3, SHAPE_UNSET, &s->mscale_all},
+        {ARCH_PARAM_ROPE_LOW_FREQ, 1e-3, 1e6, SHAPE_UNSET, &s->low_freq},
+        {ARCH_PARAM_ROPE_HIGH_FREQ, 1e-3, 1e6, SHAPE_UNSET, &s->high_freq},
+    };
+    double share = 1;
+    int rc = shape_reader_f64(r, ARCH_PARAM_ROT_SHARE, of, 0, 1, SHAPE_UNSET, &share);
+    s->n_rot = (uint32_t)(share * k_dim);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_ROT_DIM, of, 1, k_dim, k_dim, &s->n_rot);
+    if (!rc && (!s->n_rot || s->n_rot % 2))
+        rc = checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu32 " is odd", s->n_rot);
+    for (size_t i = 0; !rc && i < sizeof(rows) / sizeof(rows[0]); i++)
+        rc = shape_reader_f64(r, rows[i].id, of, rows[i].min, rows[i].max, rows[i].derived,
+                              rows[i].out);
+    if (!rc)
+        rc = shape_reader_bool(r, ARCH_PARAM_ROPE_TRUNCATE, of, &s->truncate);
+    return rc ? rc : read_scaling_type(r, of, s);
+}
+
+/* Reads each set that a layer uses. Layers that share a set have equal key dimensions. */
+static int read_ropes(struct shape_reader *r, struct model_shape *s)
+{
+    uint32_t k_dims[ARCH_MAX_ROPES] = {0};
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        const struct model_layer *layer = &s->layers[i];
+        uint32_t of = layer->mixer->rope;
+        if (!layer->n_heads || of == ARCH_NO_ROPE)
+            continue;
+        int rc = k_dims[of] ? 0 : read_rope(r, s, of, layer->k_dim, &s->ropes[of]);
+        if (rc)
+            return rc;
+        if (k_dims[of] && k_dims[of] != layer->k_dim)
+            return error_set(r->err, STATUS_UNIMPLEMENTED,
+                             "%s: layer %" PRIu32 " has keys of %" PRIu32 " elements and shares a "
+                             "rope with keys of %" PRIu32 "; use a model with equal heads",
+                             checkpoint_name(r->ckpt), i, layer->k_dim, k_dims[of]);
+        k_dims[of] = layer->k_dim;
+    }
+    return 0;
+}
+
+/* --- scales --- */
+
+static int read_scales(struct shape_reader *r, struct model_shape *s)
+{
+    double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0;
+    double attn_cap = 0, final_cap = 0;
+    const struct {
+        enum arch_param_id id;
+        double min, max, derived;
+        double *out;
+    } rows[] = {
+        {ARCH_PARAM_NORM_EPS, 1e-12, 1e-1, SHAPE_UNSET, &eps},
+        {ARCH_PARAM_ALIBI_BIAS, 1e-3, 1e3, SHAPE_UNSET, &s->alibi_bias},
+        {ARCH_PARAM_EMBED_SCALE, 1e-6, 1e6, sqrt(s->hidden_dim), &embed},
+        {ARCH_PARAM_RESIDUAL_SCALE, 1e-6, 1e6, SHAPE_UNSET, &residual},
+        {ARCH_PARAM_LOGIT_SCALE, 1e-6, 1e6, SHAPE_UNSET, &logit},
+        {ARCH_PARAM_LOGIT_DIVISOR, 1e-6, 1e6, SHAPE_UNSET, &divisor},
+        {ARCH_PARAM_ATTN_SCALE, 0, 1e3, 0, &attn},
+        {ARCH_PARAM_ATTN_SCALE_DIM, 0, 1e6, 0, &attn_dim},
+        {ARCH_PARAM_ATTN_SOFTCAP, 0, 1e6, SHAPE_UNSET, &attn_cap},
+        {ARCH_PARAM_FINAL_SOFTCAP, 0, 1e6, SHAPE_UNSET, &final_cap},
+        {ARCH_PARAM_TEMPERATURE, 0, 1e3, SHAPE_UNSET, &s->temperature},
+        {ARCH_PARAM_TEMPERATURE_LENGTH, 1, MODEL_MAX_CONTEXT, s->context_tokens,
+         &s->temperature_length},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        int rc = shape_reader_f64(r, rows[i].id, 0, rows[i].min, rows[i].max, rows[i].derived,
+                                  rows[i].out);
+        if (rc)
+            return rc;
+    }
+    s->norm_eps = (float)eps;
+    s->embed_scale = (float)embed;
+    s->residual_scale = (float)residual;
+    s->logit_scale = (float)(logit / divisor);
+    s->attn_scale = (float)(attn_dim > 0 ? 1 / sqrt(attn_dim) : attn);
+    s->attn_softcap = (float)attn_cap;
+    s->final_softcap = (float)final_cap;
+    return 0;
+}
+
+static int read_activation(struct shape_reader *r, struct model_shape *s)
+{
+    static const struct {
+        const char *name;
+        enum activation activation;
+    } rows[] = {{"silu", ACTIVATION_SILU},
+                {"swish", ACTIVATION_SILU},
+                {"gelu", ACTIVATION_GELU_ERF},
+                {"gelu_new", ACTIVATION_GELU_TANH},
+                {"gelu_fast", ACTIVATION_GELU_TANH},
+                {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
+                {"relu", ACTIVATION_RELU}};
+    const char *name;
+    int rc = shape_reader_text(r, ARCH_PARAM_ACTIVATION, 0, &name);
+    if (rc || !name)
+        return rc;
+    for (uint32_t i = 0; i < ARCH_N_OF(rows); i++) {
+        if (strcmp(name, rows[i].name) != 0)
+            continue;
+        s->activation = rows[i].activation;
+        s->has_activation = true;
+        return 0;
+    }
+    return unknown_word(r, name, "activation", "silu, gelu and relu");
+}
+
+static int read_residual(struct shape_reader *r, struct model_shape *s)
+{
+    bool parallel = r->arch->residual == ARCH_RESIDUAL_PARALLEL;
+    int rc = shape_reader_bool(r, ARCH_PARAM_PARALLEL, 0, &parallel);
+    s->residual = parallel ? ARCH_RESIDUAL_PARALLEL : ARCH_RESIDUAL_SEQUENTIAL;
+    return rc;
+}
+
+static int read_experts(struct shape_reader *r, struct model_shape *s)
+{
+    struct model_experts *e = &s->experts;
+    double scale = 1;
+    uint32_t score = 0;
+    int rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS, 0, 0, MODEL_MAX_EXPERTS, 0, &e->n);
+    *e = (struct model_experts){.n = e->n, .n_groups = 1, .n_groups_used = 1, .scale = 1};
+    if (rc || !e->n)
+        return rc;
+    rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS_USED, 0, 1, e->n, 0, &e->n_used);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_FFN, 0, 1, MODEL_MAX_FFN, 0, &e->ffn_dim);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_SHARED_FFN, 0, 0, MODEL_MAX_FFN, 0, &e->shared_ffn_dim);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS, 0, 1, e->n, 1, &e->n_groups);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS_USED, 0, 1, e->n_groups, e->n_groups,
+                              &e->n_groups_used);
+    if (!rc)
+        rc = shape_reader_bool(r, ARCH_PARAM_EXPERT_RENORM, 0, &e->renormalise);
+    if (!rc)
+        rc = shape_reader_f64(r, ARCH_PARAM_EXPERT_SCALE, 0, 1e-6, 1e6, SHAPE_UNSET, &scale);
+    if (!rc)
+        rc =
+            shape_reader_u32(r, ARCH_PARAM_EXPERT_SCORE, 0, 1, ROUTER_SQRT_SOFTPLUS + 1, 0, &score);
+    e->scale = (float)scale;
+    for (uint32_t i = 0; i < r->arch->n_ffns; i++)
+        if (r->arch->ffns[i].body == ARCH_FFN_EXPERTS)
+            e->score = score ? (enum router_score)(score - 1) : r->arch->ffns[i].router.score;
+    return rc;
+}
+
+/* --- unknown keys --- */
+
+static bool known_key(const struct arch_source *source, const char *key)
+{
+    for (uint32_t i = 0; i < source->n_params; i++)
+        if (source->params[i].key && arch_names_have(source->params[i].key, key))
+            return true;
+    for (uint32_t i = 0; i < source->n_patterns; i++)
+        if (source->patterns[i].key && arch_names_have(source->patterns[i].key, key))
+            return true;
+    return false;
+}
+
+static const struct arch_fixed_key *fixed_key(const struct arch_source *source, const char *key)
+{
+    for (uint32_t i = 0; i < source->n_fixed_keys; i++) {
+        const char *name = source->fixed_keys[i].key;
+        size_t n = strlen(name);
+        if (strcmp(name, key) == 0 || (n && name[n - 1] == '*' && strncmp(name, key, n - 1) == 0))
+            return &source->fixed_keys[i];
+    }
+    return NULL;
+}
+
+static int check_fixed(struct shape_reader *r, const char *full, const struct arch_fixed_key *fixed)
+{
+    double value;
+    bool truth;
+    if (fixed->any_value)
+        return 0;
+    struct error ignored;
+    if (checkpoint_get_bool(r->ckpt, full, &truth, &ignored) == 0) {
+        value = truth ? 1 : 0;
+    } else {
+        int rc = checkpoint_get_f64(r->ckpt, full, &value, r->err);
+        if (rc)
+            return rc;
+    }
+    if (value == fixed->value)
+        return 0;
+    return checkpoint_unbuilt_key(
+        r->ckpt, full, r->err, "the value %g is not known, only %g is; use a model with that value",
+        value, fixed->value);
+}
+
+/* An unknown key of the architecture could change what the model computes, so it is refused. */
+static int check_keys(struct shape_reader *r)
+{
+    size_t n_prefix = strlen(r->prefix);
+    for (uint64_t i = 0; i < checkpoint_n_keys(r->ckpt); i++) {
+        const char *full = checkpoint_key(r->ckpt, i);
+        if (strncmp(full, r->prefix, n_prefix) != 0)
+            continue;
+        const char *key = full + n_prefix;
+        if (known_key(r->source, key))
+            continue;
+        const struct arch_fixed_key *fixed = fixed_key(r->source, key);
+        if (!fixed)
+            return checkpoint_unbuilt_key(
+                r->ckpt, full, r->err,
+                "this key is unknown in architecture %s and may change what the model "
+                "computes; use a model without the key, or a newer Sluice",
+                r->arch->name);
+        int rc = check_fixed(r, full, fixed);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+int shape_read(const struct checkpoint *ckpt, const struct arch *arch,
+               const struct arch_source *source, const char *prefix, struct model_shape *out_shape,
+               struct error *err)
+{
+    struct shape_reader r = {
+        .ckpt = ckpt, .arch = arch, .source = source, .prefix = prefix, .err = err};
+    struct model_shape shape = {0};
+    int rc = read_sizes(&r, &shape);
+    if (!rc)
+        rc = shape_layers_read(&r, &shape);
+    if (!rc)
+        rc = read_vocab(&r, &shape);
+    if (!rc)
+        rc = read_scales(&r, &shape);
+    if (!rc)
+        rc = read_ropes(&r, &shape);
+    if (!rc)
+        rc = read_activation(&r, &shape);
+    if (!rc)
+        rc = read_residual(&r, &shape);
+    if (!rc)
+        rc = read_experts(&r, &shape);
+    if (!rc)
+        rc = check_keys(&r);
+    if (rc)
+        shape_fini(&shape);
+    else
+        *out_shape = shape;
+    return rc;
+}
+
+void shape_fini(struct model_shape *shape)
+{
+    free(shape->layers);
+    shape->layers = NULL;
+}
+
+static uint32_t norm_dim(const struct model_layer *layer, uint32_t n_heads)
+{
+    return layer->mixer->head_norm_scope == ARCH_SCOPE_HEAD ? layer->k_dim : n_heads * layer->k_dim;
+}
+
+uint32_t shape_dim(const struct model_shape *shape, uint32_t i, enum arch_dim dim)
+{
+    const struct model_layer *layer = &shape->layers[i];
+    switch (dim) {
+    case ARCH_DIM_ONE:
+        return 1;
+    case ARCH_DIM_HIDDEN:
+        return shape->hidden_dim;
+    case ARCH_DIM_QUERIES:
+        return layer->n_heads * layer->k_dim;
+    case ARCH_DIM_KEYS:
+        return layer->n_kv_heads * layer->k_dim;
+    case ARCH_DIM_VALUES:
+        return layer->n_kv_heads * layer->v_dim;
+    case ARCH_DIM_MIXED:
+        return layer->n_heads * layer->v_dim;
+    case ARCH_DIM_HEADS:
+        return layer->n_heads;
+    case ARCH_DIM_Q_NORM:
+        return norm_dim(layer, layer->n_heads);
+    case ARCH_DIM_K_NORM:
+        return norm_dim(layer, layer->n_kv_heads);
+    case ARCH_DIM_FFN:
+        return layer->ffn_dim;
+    case ARCH_DIM_EXPERTS:
+        return shape->experts.n;
+    case ARCH_DIM_EXPERT_FFN:
+        return shape->experts.ffn_dim;
+    case ARCH_DIM_SHARED_FFN:
+        return shape->experts.shared_ffn_dim;
+    case ARCH_DIM_VOCAB:
+        return shape->vocab_size;
+    case ARCH_DIM_CONTEXT:
+        return shape->context_tokens;
+    case ARCH_DIM_ROT_HALF:
+        return shape->ropes[0].n_rot / 2;
+    }
+    return 0;
+}
+
+enum activation shape_activation(const struct model_shape *shape, const struct model_layer *layer)
+{
+    return shape->has_activation ? shape->activation : layer->ffn->activation;
+}
+
+float shape_attn_scale(const struct model_shape *shape, const struct model_layer *layer)
+{
+    return shape->attn_scale > 0 ? shape->attn_scale : (float)(1.0 / sqrt(layer->k_dim));
+}

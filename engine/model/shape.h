@@ -1,0 +1,100 @@
+/* shape.h: the numbers of a model: facts of the whole model, of its rope sets and of each layer.
+ * Read from the metadata once; plain data; any thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/model/arch/arch.h"
+
+struct checkpoint;
+struct error;
+
+enum {
+    MODEL_MAX_LAYERS = 1024,
+    MODEL_MAX_HIDDEN = 1 << 16,
+    MODEL_MAX_FFN = 1 << 20,
+    MODEL_MAX_HEADS = 1024,
+    MODEL_MAX_HEAD_DIM = 576,
+    MODEL_MAX_VOCAB = 1 << 20,
+    MODEL_MAX_CONTEXT = 1 << 24,
+    MODEL_MAX_EXPERTS = EXPERTS_MAX,
+};
+
+enum rope_scaling {
+    ROPE_SCALING_NONE,
+    ROPE_SCALING_LINEAR,
+    ROPE_SCALING_LLAMA3,
+    ROPE_SCALING_YARN,
+    ROPE_SCALING_LONGROPE,
+};
+
+/* The frequencies of a rope set. */
+struct rope_set {
+    uint32_t n_rot; /* 0: the set is not used */
+    enum rope_scaling scaling;
+    double base, factor, original_context;
+    double attn_factor; /* 0: from the scaling's formula */
+    double ext_factor, beta_fast, beta_slow;
+    double mscale, mscale_all;  /* YaRN; 0: none */
+    double low_freq, high_freq; /* llama 3 */
+    bool truncate;              /* YaRN: the ramp's ends are whole numbers */
+};
+
+struct model_layer {
+    const struct arch_mixer *mixer;
+    const struct arch_ffn *ffn;
+    uint32_t n_heads, n_kv_heads, k_dim, v_dim; /* 0 without attention */
+    uint32_t window, chunk;                     /* 0: none */
+    uint32_t ffn_dim;                           /* 0 without a dense FFN */
+    uint32_t kv_source; /* the layer whose K and V this layer reads; usually its own number */
+};
+
+struct model_experts {
+    uint32_t n, n_used, ffn_dim, shared_ffn_dim;
+    uint32_t n_groups, n_groups_used; /* 1 of 1: no groups */
+    enum router_score score;
+    bool renormalise;
+    float scale;
+};
+
+struct model_shape {
+    uint32_t n_layers, context_tokens, hidden_dim;
+    uint32_t vocab_size;   /* rows of the vocabulary matrices that are loaded; see n_vocab_rows */
+    uint32_t n_vocab_rows; /* rows in the file; rows beyond the file's tokens are not loaded */
+    enum arch_residual residual;
+    float norm_eps;
+    float embed_scale, residual_scale, logit_scale; /* 1: none */
+    float attn_scale;                               /* 0: 1/√k_dim */
+    float attn_softcap, final_softcap;              /* 0: none */
+    double alibi_bias;                              /* 0: no ALiBi */
+    double temperature, temperature_length;         /* 0: none */
+    enum activation activation;                     /* see shape_activation() */
+    bool has_activation;                            /* false: the kinds' own */
+    struct model_experts experts;
+    struct rope_set ropes[ARCH_MAX_ROPES];
+    struct model_layer *layers; /* owned, [n_layers] */
+};
+
+/* Reads and checks the hyper-parameters, and refuses unknown keys. `prefix` (may be empty) comes
+ * before every key of the source. Call shape_fini() after success. */
+int shape_read(const struct checkpoint *ckpt, const struct arch *arch,
+               const struct arch_source *source, const char *prefix, struct model_shape *out_shape,
+               struct error *err);
+void shape_fini(struct model_shape *shape);
+
+/* Length of a dimension in a layer (any layer for slots that exist once). */
+uint32_t shape_dim(const struct model_shape *shape, uint32_t layer, enum arch_dim dim);
+enum activation shape_activation(const struct model_shape *shape, const struct model_layer *layer);
+float shape_attn_scale(const struct model_shape *shape, const struct model_layer *layer);
+
+/* shape_rope.c */
+
+/* Fills inv_freq[n_rot / 2] with the scaling applied, divided by `divisors` (NULL or [n_rot / 2]).
+ * Returns the factor for cos and sin. Sources: arXiv 2104.09864; arXiv 2309.00071, section 3. */
+float shape_rope_freqs(const struct rope_set *set, const float *divisors, float *inv_freq);
+
+/* Fills slopes[n_heads]. With n = 2^⌊log2 n_heads⌋, head h < n has 2^(−bias·(h + 1)/n). A head h ≥
+ * n has 2^(−bias·(2·(h − n) + 1)/(2·n)), every other slope of 2·n heads. Source: arXiv 2108.12409,
+ * and its authors' code for head counts that are not a power of two. */
+void shape_alibi_slopes(double bias, uint32_t n_heads, float *slopes);

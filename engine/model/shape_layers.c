@@ -1,0 +1,212 @@
+#include "engine/model/shape_layers.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/escape.h"
+
+/* --- patterns --- */
+
+static void set_kind(const struct shape_reader *r, struct model_layer *layer, enum arch_part part,
+                     uint32_t kind)
+{
+    if (part == ARCH_PART_MIXER)
+        layer->mixer = &r->arch->mixers[kind];
+    else
+        layer->ffn = &r->arch->ffns[kind];
+}
+
+static bool has_array(struct shape_reader *r, enum checkpoint_kind kind,
+                      struct checkpoint_array *out_array)
+{
+    struct error ignored;
+    return checkpoint_get_array(r->ckpt, r->key, kind, out_array, &ignored) == 0;
+}
+
+/* Applies a row with a number: the first or last of each n, or the first n. */
+static int apply_number(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+{
+    uint64_t n = p->n;
+    struct checkpoint_array array;
+    if (p->key && shape_reader_find(r, p->key)) {
+        if (has_array(r, CHECKPOINT_BOOL, &array) || has_array(r, CHECKPOINT_INT, &array))
+            return 0;
+        int rc = checkpoint_get_u64(r->ckpt, r->key, &n, r->err);
+        if (rc)
+            return rc;
+    }
+    for (uint32_t i = 0; n && i < s->n_layers; i++)
+        if (p->form == ARCH_PATTERN_LEADING
+                ? i < n
+                : i % n == (p->form == ARCH_PATTERN_LAST_OF ? n - 1 : 0))
+            set_kind(r, &s->layers[i], p->part, p->kind);
+    return 0;
+}
+
+static int wrong_length(struct shape_reader *r, const struct checkpoint_array *array,
+                        const struct model_shape *s)
+{
+    return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                              "%" PRIu64 " elements for %" PRIu32 " layers", array->n, s->n_layers);
+}
+
+static int apply_list(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+{
+    struct checkpoint_array array;
+    if (!has_array(r, CHECKPOINT_INT, &array))
+        return 0;
+    for (uint64_t i = 0; i < array.n; i++) {
+        int64_t layer = checkpoint_array_int(&array, i);
+        if (layer < 0 || layer >= s->n_layers)
+            return checkpoint_bad_key(r->ckpt, r->key, r->err, "layer %" PRId64 " is not in 0..%u",
+                                      layer, s->n_layers - 1);
+        set_kind(r, &s->layers[layer], p->part, p->kind);
+    }
+    return 0;
+}
+
+static int apply_flags(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+{
+    struct checkpoint_array array;
+    if (!has_array(r, CHECKPOINT_BOOL, &array) && !has_array(r, CHECKPOINT_INT, &array))
+        return 0;
+    if (array.n < s->n_layers)
+        return wrong_length(r, &array, s);
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        set_kind(r, &s->layers[i], p->part, checkpoint_array_int(&array, i) ? p->kind : p->rest);
+    return 0;
+}
+
+static const char *kind_name(const struct arch *arch, enum arch_part part, uint32_t kind)
+{
+    if (part == ARCH_PART_MIXER)
+        return kind < arch->n_mixers ? arch->mixers[kind].name : NULL;
+    return kind < arch->n_ffns ? arch->ffns[kind].name : NULL;
+}
+
+static int apply_names(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+{
+    struct checkpoint_array array;
+    if (!has_array(r, CHECKPOINT_STRING, &array))
+        return 0;
+    if (array.n < s->n_layers)
+        return wrong_length(r, &array, s);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        size_t n = 0;
+        const char *text = checkpoint_array_string(&array, i, &n), *name;
+        uint32_t kind = 0;
+        while ((name = kind_name(r->arch, p->part, kind)) != NULL &&
+               (strlen(name) != n || memcmp(name, text, n) != 0))
+            kind++;
+        char escaped[ESCAPE_MAX_BYTES];
+        if (!name)
+            return checkpoint_unbuilt_key(
+                r->ckpt, r->key, r->err,
+                "layer %" PRIu32 " is \"%s\", a kind of layer that architecture %s does not have; "
+                "use a model without such layers, or a newer Sluice",
+                i, escape_text(text, n, escaped), r->arch->name);
+        set_kind(r, &s->layers[i], p->part, kind);
+    }
+    return 0;
+}
+
+static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
+                         struct model_shape *s)
+{
+    if (p->form <= ARCH_PATTERN_LEADING)
+        return apply_number(r, p, s);
+    if (!shape_reader_find(r, p->key))
+        return 0;
+    if (p->form == ARCH_PATTERN_LIST)
+        return apply_list(r, p, s);
+    return p->form == ARCH_PATTERN_FLAGS ? apply_flags(r, p, s) : apply_names(r, p, s);
+}
+
+/* --- numbers per layer --- */
+
+static int read_head_dims(struct shape_reader *r, const struct model_shape *s, uint32_t of,
+                          uint32_t i, struct model_layer *layer)
+{
+    uint64_t derived = s->hidden_dim % layer->n_heads ? 0 : s->hidden_dim / layer->n_heads;
+    layer->k_dim = (uint32_t)derived;
+    int rc = shape_reader_layer_u32(r, ARCH_PARAM_KEY_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, derived,
+                                    &layer->k_dim);
+    if (rc)
+        return rc;
+    if (!layer->k_dim || layer->k_dim % 2)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err, "head dimension %" PRIu32 " is odd",
+                                  layer->k_dim);
+    layer->v_dim = layer->k_dim;
+    rc = shape_reader_layer_u32(r, ARCH_PARAM_VALUE_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, layer->k_dim,
+                                &layer->v_dim);
+    if (rc || layer->v_dim == layer->k_dim)
+        return rc;
+    return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                  "heads with %" PRIu32 " elements of a value and %" PRIu32
+                                  " of a key are not known, only heads with as many of both "
+                                  "are; use a model with such heads",
+                                  layer->v_dim, layer->k_dim);
+}
+
+static int read_attention(struct shape_reader *r, const struct model_shape *s, uint32_t i,
+                          struct model_layer *layer)
+{
+    uint32_t of = (uint32_t)(layer->mixer - r->arch->mixers);
+    int rc =
+        shape_reader_layer_u32(r, ARCH_PARAM_HEADS, of, i, 1, MODEL_MAX_HEADS, 0, &layer->n_heads);
+    if (rc)
+        return rc;
+    layer->n_kv_heads = layer->n_heads;
+    rc = shape_reader_layer_u32(r, ARCH_PARAM_KV_HEADS, of, i, 1, layer->n_heads, layer->n_heads,
+                                &layer->n_kv_heads);
+    if (rc)
+        return rc;
+    if (layer->n_heads % layer->n_kv_heads)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " KV heads do not divide the %" PRIu32 " heads",
+                                  layer->n_kv_heads, layer->n_heads);
+    return read_head_dims(r, s, of, i, layer);
+}
+
+static int read_layer(struct shape_reader *r, const struct model_shape *s, uint32_t window,
+                      uint32_t chunk, uint32_t i)
+{
+    struct model_layer *layer = &s->layers[i];
+    int rc = 0;
+    layer->kv_source = i;
+    if (layer->mixer->mixing == ARCH_MIXING_ATTENTION)
+        rc = read_attention(r, s, i, layer);
+    layer->window = layer->mixer->reach == ARCH_REACH_WINDOW ? window : 0;
+    layer->chunk = layer->mixer->reach == ARCH_REACH_CHUNK ? chunk : 0;
+    if (!rc && layer->ffn->body == ARCH_FFN_DENSE)
+        rc = shape_reader_layer_u32(r, ARCH_PARAM_FFN, 0, i, 1, MODEL_MAX_FFN,
+                                    4 * (uint64_t)s->hidden_dim, &layer->ffn_dim);
+    return rc;
+}
+
+int shape_layers_read(struct shape_reader *r, struct model_shape *s)
+{
+    uint32_t window = 0, chunk = 0;
+    bool use_window = true;
+    int rc = shape_reader_u32(r, ARCH_PARAM_WINDOW, 0, 0, MODEL_MAX_CONTEXT, 0, &window);
+    if (!rc)
+        rc = shape_reader_bool(r, ARCH_PARAM_USE_WINDOW, 0, &use_window);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_CHUNK, 0, 0, MODEL_MAX_CONTEXT, 0, &chunk);
+    s->layers = calloc(s->n_layers, sizeof(*s->layers));
+    if (!rc && !s->layers)
+        rc = error_set(r->err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u layers",
+                       s->n_layers);
+    for (uint32_t i = 0; !rc && i < s->n_layers; i++) {
+        set_kind(r, &s->layers[i], ARCH_PART_MIXER, 0);
+        set_kind(r, &s->layers[i], ARCH_PART_FFN, 0);
+    }
+    for (uint32_t i = 0; !rc && i < r->source->n_patterns; i++)
+        rc = apply_pattern(r, &r->source->patterns[i], s);
+    for (uint32_t i = 0; !rc && i < s->n_layers; i++)
+        rc = read_layer(r, s, use_window ? window : 0, chunk, i);
+    return rc;
+}

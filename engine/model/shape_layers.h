@@ -1,0 +1,9 @@
+/* shape_layers.h: chooses the kinds of layers by the source's patterns, and reads their numbers.
+ * Internal to shape.c. */
+#pragma once
+
+#include "engine/model/shape_reader.h"
+
+/* Allocates and fills s->layers. s->n_layers and s->hidden_dim are set. After an error the caller
+ * frees the layers. */
+int shape_layers_read(struct shape_reader *r, struct model_shape *s);
