@@ -16,7 +16,7 @@ static int open_below(int root_fd, const char *relative, int flags)
 {
     struct open_how how = {
         .flags = (unsigned)(flags | O_CLOEXEC),
-        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
     };
     int fd;
     do /* EAGAIN: a rename happened during the walk, so the kernel could not check the path */
@@ -50,8 +50,7 @@ static int explain(int err_no, const char *what, struct error *err)
         return error_errno(err, err_no, "%s", what);
     error_set(err, STATUS_PERMISSION_DENIED, "%s %s", what,
               err_no == EXDEV ? "leads out of the model root"
-                              : "is a symbolic link or goes over one, which is not followed below "
-                                "the model root");
+                              : "goes over symbolic links without an end");
     return error_reason(err, REASON_OUTSIDE_MODEL_ROOT);
 }
 

@@ -11,7 +11,7 @@ struct error;
 struct source;
 
 /* Opens a regular file read-only (symbolic links are followed; FIFOs, devices and directories are
- * refused). "ROOT/./REST" is opened strictly below ROOT, without symbolic links (beneath.h).
+ * refused). "ROOT/./REST" is opened strictly below ROOT, with links that stay there (beneath.h).
  * *out_source is owned. Errors: NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT (not a regular
  * file). */
 int source_open(const char *path, struct source **out_source, struct error *err);
