@@ -17,6 +17,7 @@
 
 #include "engine/engine_config.h"
 #include "engine/engine_stats.h"
+#include "engine/format/checkpoint_files.h"
 #include "engine/template/chat_template.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/tokenizer.h"

@@ -18,7 +18,7 @@ static const struct {
     [DTYPE_Q4_K] = {"Q4_K", 256, 144, true},    [DTYPE_Q5_K] = {"Q5_K", 256, 176, true},
     [DTYPE_Q6_K] = {"Q6_K", 256, 210, true},    [DTYPE_I8] = {"I8", 1, 1, false},
     [DTYPE_I32] = {"I32", 1, 4, false},         [DTYPE_U32] = {"U32", 1, 4, false},
-    [DTYPE_F8_E4M3] = {"F8_E4M3", 1, 1, false},
+    [DTYPE_F8_E4M3] = {"F8_E4M3", 1, 1, false}, [DTYPE_OTHER] = {"other", 1, 1, false},
 };
 
 static bool is_known(enum dtype type)

@@ -25,6 +25,7 @@ enum dtype {
     DTYPE_I32,
     DTYPE_U32,
     DTYPE_F8_E4M3, /* see maths.h; for KV caches, and for weights on devices that support it */
+    DTYPE_OTHER,   /* a file's type that no kernel reads; counts as 1 byte an element */
     N_DTYPES,
 };
 

@@ -11,6 +11,8 @@ static int check_desc(const struct weight_desc *desc, struct error *err)
 {
     if ((unsigned)desc->source >= N_DTYPES)
         return error_set(err, STATUS_INVALID_ARGUMENT, "weight: unknown type %d", desc->source);
+    if (desc->source == DTYPE_OTHER)
+        return error_set(err, STATUS_UNIMPLEMENTED, "weight: no kernel reads the type");
     if (desc->n_rows == 0 || desc->k_total == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "weight: shape %u x %u is empty",
                          desc->n_rows, desc->k_total);

@@ -2,18 +2,15 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/strbuf.h"
-#include "base/system/source.h"
+#include "base/system/folder.h"
 #include "engine/format/checkpoint_store.h"
-#include "engine/format/escape.h"
-#include "engine/format/file_kind.h"
 #include "engine/format/gguf.h"
+#include "engine/format/hf.h"
 
 int checkpoint_open(const char *path, struct checkpoint **out_checkpoint, struct error *err)
 {
@@ -21,13 +18,10 @@ int checkpoint_open(const char *path, struct checkpoint **out_checkpoint, struct
     if (!ckpt)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "model file: out of memory");
     arena_init(&ckpt->arena, 256 * 1024, 0);
-    int rc = source_open(path, &ckpt->source, err);
+    int rc =
+        folder_is_one(path) ? hf_open_folder(path, ckpt, err) : gguf_open_model(path, ckpt, err);
     if (!rc)
-        rc = file_kind_check(ckpt->source, err);
-    if (!rc)
-        rc = gguf_read(ckpt->source, ckpt, err);
-    if (!rc)
-        rc = source_check(ckpt->source, err);
+        rc = checkpoint_check(ckpt, err);
     if (rc) {
         checkpoint_close(ckpt);
         return rc;
@@ -40,14 +34,14 @@ void checkpoint_close(struct checkpoint *ckpt)
 {
     if (!ckpt)
         return;
-    source_close(ckpt->source);
+    checkpoint_close_files(ckpt);
     arena_fini(&ckpt->arena);
     free(ckpt);
 }
 
 const char *checkpoint_name(const struct checkpoint *ckpt)
 {
-    return source_name(ckpt->source);
+    return ckpt->name;
 }
 
 const char *checkpoint_format(const struct checkpoint *ckpt)
@@ -60,9 +54,9 @@ uint32_t checkpoint_format_version(const struct checkpoint *ckpt)
     return ckpt->version;
 }
 
-uint64_t checkpoint_file_bytes(const struct checkpoint *ckpt)
+const char *checkpoint_architecture(const struct checkpoint *ckpt)
 {
-    return source_size(ckpt->source);
+    return ckpt->architecture;
 }
 
 uint64_t checkpoint_n_tokens(const struct checkpoint *ckpt)
@@ -76,9 +70,42 @@ void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_
     memcpy(out_digest, ckpt->digest, SHA256_BYTES);
 }
 
-int checkpoint_check(const struct checkpoint *ckpt, struct error *err)
+/* --- growth --- */
+
+/* Returns the list with room for one more element of n_bytes, in the arena; NULL: out of memory.
+ * The arena keeps the shorter lists, together no larger than the last one. */
+static void *grow(struct arena *arena, void *list, uint64_t n, uint64_t *capacity, size_t n_bytes)
 {
-    return source_check(ckpt->source, err);
+    if (n < *capacity)
+        return list;
+    uint64_t wider = n < 16 ? 32 : 2 * n;
+    void *grown = arena_calloc(arena, wider, n_bytes);
+    if (!grown)
+        return NULL;
+    if (n)
+        memcpy(grown, list, n * n_bytes);
+    *capacity = wider;
+    return grown;
+}
+
+struct checkpoint_tensor *checkpoint_add_tensor(struct checkpoint *ckpt)
+{
+    struct checkpoint_tensor *list =
+        grow(&ckpt->arena, ckpt->tensors, ckpt->n_tensors, &ckpt->tensors_capacity, sizeof(*list));
+    if (!list)
+        return NULL;
+    ckpt->tensors = list;
+    return &list[ckpt->n_tensors++];
+}
+
+struct checkpoint_entry *checkpoint_add_entry(struct checkpoint *ckpt)
+{
+    struct checkpoint_entry *list =
+        grow(&ckpt->arena, ckpt->entries, ckpt->n_entries, &ckpt->entries_capacity, sizeof(*list));
+    if (!list)
+        return NULL;
+    ckpt->entries = list;
+    return &list[ckpt->n_entries++];
 }
 
 /* --- indices --- */
@@ -173,119 +200,6 @@ const struct checkpoint_tensor *checkpoint_tensor_find(const struct checkpoint *
             low = mid + 1;
     }
     return NULL;
-}
-
-/* --- errors --- */
-
-/* The remedy at the end of a message. Messages about unsupported content have their own. */
-static const char *remedy_of(int status)
-{
-    return status == STATUS_INVALID_ARGUMENT ? "; " CHECKPOINT_REMEDY : "";
-}
-
-static int missing_name(const struct checkpoint *ckpt, const char *kind, const char *name,
-                        struct error *err)
-{
-    char text[ESCAPE_MAX_BYTES];
-    error_set(err, STATUS_INVALID_ARGUMENT, "%s: %s \"%s\" is missing, and the model needs it%s",
-              checkpoint_name(ckpt), kind, escape_text(name, strlen(name), text),
-              remedy_of(STATUS_INVALID_ARGUMENT));
-    return error_reason(err, REASON_MODEL_FILE_INVALID);
-}
-
-int checkpoint_missing_key(const struct checkpoint *ckpt, const char *key, struct error *err)
-{
-    return missing_name(ckpt, "key", key, err);
-}
-
-int checkpoint_missing_tensor(const struct checkpoint *ckpt, const char *name, struct error *err)
-{
-    return missing_name(ckpt, "tensor", name, err);
-}
-
-static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,
-                      const char *format, va_list args) __attribute__((format(printf, 5, 0)));
-
-static void about_key(const struct checkpoint *ckpt, const char *key, int status, struct error *err,
-                      const char *format, va_list args)
-{
-    char text[ERROR_MESSAGE_BYTES / 2];
-    char name[ESCAPE_MAX_BYTES];
-    vsnprintf(text, sizeof(text), format, args);
-    escape_text(key, strlen(key), name);
-    const struct checkpoint_entry *entry = checkpoint_entry_find(ckpt, key);
-    if (entry)
-        error_set(err, status, "%s: offset %" PRIu64 ": key \"%s\": %s%s", checkpoint_name(ckpt),
-                  entry->offset, name, text, remedy_of(status));
-    else
-        error_set(err, status, "%s: key \"%s\" (absent): %s%s", checkpoint_name(ckpt), name, text,
-                  remedy_of(status));
-}
-
-int checkpoint_bad_key(const struct checkpoint *ckpt, const char *key, struct error *err,
-                       const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    about_key(ckpt, key, STATUS_INVALID_ARGUMENT, err, format, args);
-    va_end(args);
-    return error_reason(err, REASON_MODEL_FILE_INVALID);
-}
-
-int checkpoint_unbuilt_key(const struct checkpoint *ckpt, const char *key, struct error *err,
-                           const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    about_key(ckpt, key, STATUS_UNIMPLEMENTED, err, format, args);
-    va_end(args);
-    return STATUS_UNIMPLEMENTED;
-}
-
-static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
-                         int status, struct error *err, const char *format, va_list args)
-    __attribute__((format(printf, 5, 0)));
-
-static void about_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
-                         int status, struct error *err, const char *format, va_list args)
-{
-    char text[ERROR_MESSAGE_BYTES / 2];
-    char name[ESCAPE_MAX_BYTES];
-    vsnprintf(text, sizeof(text), format, args);
-    escape_text(tensor->name, strlen(tensor->name), name);
-    error_set(err, status, "%s: offset %" PRIu64 ": tensor \"%s\": %s%s", checkpoint_name(ckpt),
-              tensor->directory_bytes, name, text, remedy_of(status));
-}
-
-int checkpoint_bad_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
-                          struct error *err, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    about_tensor(ckpt, tensor, STATUS_INVALID_ARGUMENT, err, format, args);
-    va_end(args);
-    return error_reason(err, REASON_MODEL_FILE_INVALID);
-}
-
-int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
-                              struct error *err, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    about_tensor(ckpt, tensor, STATUS_UNIMPLEMENTED, err, format, args);
-    va_end(args);
-    return STATUS_UNIMPLEMENTED;
-}
-
-int checkpoint_bad_weights(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
-                           struct error *err)
-{
-    if (err->status != STATUS_FAILED_PRECONDITION)
-        return error_prefix(err, "%s: tensor \"%.100s\"", checkpoint_name(ckpt), tensor->name);
-    const struct error why = *err;
-    error_set(err, why.status, "%s: tensor \"%.100s\": %.200s; " CHECKPOINT_REMEDY,
-              checkpoint_name(ckpt), tensor->name, why.message);
-    return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
 /* --- metadata --- */
@@ -442,7 +356,7 @@ int checkpoint_get_array(const struct checkpoint *ckpt, const char *key, enum ch
     if (e->type != VALUE_ARRAY)
         return checkpoint_bad_key(ckpt, key, err, "type %s, expected an array of %s",
                                   checkpoint_type_name(e->type), names[kind]);
-    if (kind_of(e->array.type) != kind)
+    if (kind_of(e->array.type) != kind && (e->array.n || e->array.type != VALUE_ARRAY))
         return checkpoint_bad_key(ckpt, key, err, "array of %s, expected an array of %s",
                                   checkpoint_type_name(e->array.type), names[kind]);
     *out_array = (struct checkpoint_array){.kind = kind,
@@ -481,25 +395,4 @@ uint64_t checkpoint_n_tensors(const struct checkpoint *ckpt)
 const struct checkpoint_tensor *checkpoint_tensor_at(const struct checkpoint *ckpt, uint64_t i)
 {
     return &ckpt->tensors[i];
-}
-
-int checkpoint_read_tensor_rows(const struct checkpoint *ckpt,
-                                const struct checkpoint_tensor *tensor, uint64_t row_begin,
-                                uint64_t n_rows, void *dst, struct error *err)
-{
-    if (row_begin > tensor->n_rows || n_rows > tensor->n_rows - row_begin)
-        return error_set(err, STATUS_OUT_OF_RANGE,
-                         "%s: tensor \"%s\": rows %" PRIu64 " to %" PRIu64 " of %" PRIu64,
-                         checkpoint_name(ckpt), tensor->name, row_begin, row_begin + n_rows,
-                         tensor->n_rows);
-    return source_read(ckpt->source, tensor->offset_bytes + row_begin * tensor->row_bytes, dst,
-                       (size_t)(n_rows * tensor->row_bytes), err);
-}
-
-void checkpoint_drop_tensor_rows(const struct checkpoint *ckpt,
-                                 const struct checkpoint_tensor *tensor, uint64_t row_begin,
-                                 uint64_t n_rows)
-{
-    source_drop(ckpt->source, tensor->offset_bytes + row_begin * tensor->row_bytes,
-                n_rows * tensor->row_bytes);
 }

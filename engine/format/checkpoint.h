@@ -1,12 +1,14 @@
-/* checkpoint.h: a model file, whatever its format: metadata by key, a tensor directory, rows of
- * tensors on request. Opening parses and checks the whole header. Afterwards the object is
- * immutable and any thread may read it; the owner closes it. Never maps the file. Knows no
- * architectures.
+/* checkpoint.h: a model's files, whatever their format: metadata by key, a tensor directory, rows
+ * of tensors on request. Opening parses and checks all headers. Afterwards the object is immutable
+ * and any thread may read it; the owner closes it. Never maps a file. Knows no architectures.
  *
- * Errors about the file's content: INVALID_ARGUMENT, reason MODEL_FILE_INVALID. Their text is
+ * Formats: "gguf" (a GGUF file, or all parts of a split one) and "hf" (a Hugging Face folder:
+ * hf.h). The metadata of a folder are the values of config.json, by dotted path.
+ *
+ * Errors about a file's content: INVALID_ARGUMENT, reason MODEL_FILE_INVALID. Their text is
  * "<file>: offset <byte>: <field>: <value found, values supported>; <remedy>". Content that is
- * well-formed but not supported: UNIMPLEMENTED, with a text of the same form. A file that is not a
- * GGUF file: file_kind.h. */
+ * well-formed but not supported: UNIMPLEMENTED, with a text of the same form. A file of another
+ * kind: file_kind.h. The files themselves: checkpoint_files.h. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,40 +23,51 @@ struct error;
 struct source;
 struct strbuf;
 
-enum { CHECKPOINT_MAX_DIMS = 4 };
+enum { CHECKPOINT_MAX_DIMS = 8 };
 
 struct checkpoint_tensor {
-    const char *name; /* UTF-8 without control characters */
-    enum dtype dtype;
+    const char *name;      /* UTF-8 without control characters */
+    const char *type_name; /* as the format spells it, for example "Q4_K" or "F8_E5M2" */
+    enum dtype dtype;      /* DTYPE_OTHER: listed, and refused by checkpoint_check_type() */
+    uint32_t file;         /* index of the file that holds the weights and the directory entry */
     uint32_t n_dims;
     uint64_t dims[CHECKPOINT_MAX_DIMS]; /* dims[0] is contiguous (one row); unused ones are 1 */
     uint64_t n_elems;
     uint64_t n_rows;    /* n_elems / dims[0] */
-    uint64_t row_bytes; /* dims[0] elements; rows follow each other without gaps */
+    uint64_t row_bytes; /* dims[0] elements; rows follow each other without gaps. DTYPE_OTHER: 0 */
     uint64_t n_bytes;
     uint64_t offset_bytes;    /* absolute, in the file */
     uint64_t directory_bytes; /* offset of its directory entry, for messages */
 };
 
-/* Reads and checks the header of the file at `path`; *out_checkpoint is owned. Reads no weights. */
+/* Reads and checks the headers of a model; *out_checkpoint is owned. Reads no weights. `path` leads
+ * to a GGUF file, to any part of a split one, or to a folder (hf.h). A folder may also hold the
+ * files of one GGUF model. A path "ROOT/./REST" and all other files of the model are opened below
+ * ROOT only (beneath.h). */
 int checkpoint_open(const char *path, struct checkpoint **out_checkpoint, struct error *err);
 void checkpoint_close(struct checkpoint *ckpt);
 
-/* Last component of the path, for messages; "gguf"; format version. */
+/* Last component of the path, for messages ("org/model" in a Hugging Face Hub cache). */
 const char *checkpoint_name(const struct checkpoint *ckpt);
+/* "gguf" or "hf"; version of a GGUF file, 0 for a folder. */
 const char *checkpoint_format(const struct checkpoint *ckpt);
 uint32_t checkpoint_format_version(const struct checkpoint *ckpt);
+/* Bytes of all files together. */
 uint64_t checkpoint_file_bytes(const struct checkpoint *ckpt);
+/* The architecture as the model names it: "general.architecture", or the first of "architectures",
+ * else "model_type"; "" if the model names none. */
+const char *checkpoint_architecture(const struct checkpoint *ckpt);
 
 /* Tokens that the file's vocabulary lists; 0 where the file has no vocabulary. */
 uint64_t checkpoint_n_tokens(const struct checkpoint *ckpt);
 
-/* Identity of the version: SHA-256 over the bytes of header and tensor directory, then the file's
- * size as 8 little-endian bytes. */
+/* Identity of the version, SHA-256. A GGUF file: the bytes of header and tensor directory, then the
+ * file's size as 8 little-endian bytes. A split GGUF file: the digests of its parts, in their
+ * order. A folder: hf.h. */
 void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_BYTES]);
 
-/* FAILED_PRECONDITION (reason MODEL_FILE_CHANGED) if the file changed since it was opened. Call
- * after the last read. */
+/* FAILED_PRECONDITION (reason MODEL_FILE_CHANGED) if a file changed since it was opened. Call after
+ * the last read. */
 int checkpoint_check(const struct checkpoint *ckpt, struct error *err);
 
 /* --- metadata ---
@@ -152,13 +165,18 @@ int checkpoint_unbuilt_tensor(const struct checkpoint *ckpt, const struct checkp
                               struct error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* 0 if the kernels know the tensor's type. Else UNIMPLEMENTED, reason TENSOR_TYPE_UNSUPPORTED,
+ * naming the type. Call before a tensor is bound. */
+int checkpoint_check_type(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                          struct error *err);
+
 /* Completes *err, a kernel's error about a tensor's weights, with file, tensor and remedy. Returns
  * err->status; FAILED_PRECONDITION gets reason MODEL_FILE_INVALID. */
 int checkpoint_bad_weights(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
                            struct error *err);
 
 /* Reads rows [row_begin, row_begin + n_rows) into dst (n_rows × row_bytes). OUT_OF_RANGE outside
- * the tensor. Any thread. */
+ * the tensor. UNIMPLEMENTED for DTYPE_OTHER. Any thread. */
 int checkpoint_read_tensor_rows(const struct checkpoint *ckpt,
                                 const struct checkpoint_tensor *tensor, uint64_t row_begin,
                                 uint64_t n_rows, void *dst, struct error *err);

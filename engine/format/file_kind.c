@@ -141,10 +141,13 @@ enum file_kind file_kind_of(const unsigned char *bytes, size_t n_bytes, uint64_t
     return is_text(&b) ? FILE_KIND_TEXT : FILE_KIND_UNKNOWN;
 }
 
-#define CONVERT  "convert it with llama.cpp's convert_hf_to_gguf.py, or get the model as a GGUF file"
-#define DOWNLOAD "download the GGUF file again"
+#define CONVERT                                                                                    \
+    "get the model as safetensors or GGUF, or convert it with llama.cpp's convert_hf_to_gguf.py"
+#define DOWNLOAD "download the file again"
+#define FOLDER   "give its folder, which holds config.json too"
+#define REQUIRED "a GGUF file or a Hugging Face folder"
 
-/* Message: "<file> is <what>, but a GGUF file is required: <remedy>". */
+/* Message: "<file> is <what>, but <required> is required: <remedy>". */
 static const struct {
     const char *what, *remedy;
 } words[N_FILE_KINDS] = {
@@ -152,8 +155,8 @@ static const struct {
     [FILE_KIND_LFS_POINTER] =
         {"a Git LFS pointer, which only names the model",
          "run \"git lfs pull\" in its repository, or download the file itself"},
-    [FILE_KIND_SAFETENSORS] = {"a safetensors file", CONVERT},
-    [FILE_KIND_SAFETENSORS_INDEX] = {"the index of a safetensors model", CONVERT},
+    [FILE_KIND_SAFETENSORS] = {"a safetensors file", FOLDER},
+    [FILE_KIND_SAFETENSORS_INDEX] = {"the index of a safetensors model", FOLDER},
     [FILE_KIND_PYTORCH] = {"a PyTorch checkpoint", CONVERT},
     [FILE_KIND_GGML] = {"a GGML file, the format before GGUF",
                         "get the model as a GGUF file, or convert its original again"},
@@ -161,7 +164,7 @@ static const struct {
         {"an Ollama manifest, which only names the model",
          "give the file sha256-HEX in Ollama's blobs folder, where sha256:HEX is the digest of the "
          "layer of type application/vnd.ollama.image.model"},
-    [FILE_KIND_HF_CONFIG] = {"the configuration of a Hugging Face model", CONVERT},
+    [FILE_KIND_HF_CONFIG] = {"the configuration of a Hugging Face model", FOLDER},
     [FILE_KIND_JSON] = {"a JSON text, probably from a failed download", DOWNLOAD},
     [FILE_KIND_HTML] = {"a web page, probably from a failed download",
                         DOWNLOAD " (a gated model needs its access token)"},
@@ -180,26 +183,51 @@ static const struct {
     [FILE_KIND_TEXT] = {"a text, probably from a failed download", DOWNLOAD},
 };
 
+static int read_kind(struct source *source, unsigned char bytes[FILE_KIND_LOOK_BYTES],
+                     enum file_kind *out_kind, struct error *err)
+{
+    uint64_t size = source_size(source);
+    size_t n = size < FILE_KIND_LOOK_BYTES ? (size_t)size : FILE_KIND_LOOK_BYTES;
+    int rc = source_read(source, 0, bytes, n, err);
+    if (!rc)
+        *out_kind = file_kind_of(bytes, n, size);
+    return rc;
+}
+
 int file_kind_check(struct source *source, struct error *err)
 {
-    unsigned char bytes[FILE_KIND_LOOK_BYTES];
+    unsigned char bytes[FILE_KIND_LOOK_BYTES] = {0};
     char text[ESCAPE_MAX_BYTES];
     uint64_t size = source_size(source);
-    size_t n = size < sizeof(bytes) ? (size_t)size : sizeof(bytes);
-    int rc = source_read(source, 0, bytes, n, err);
+    enum file_kind kind = FILE_KIND_UNKNOWN;
+    int rc = read_kind(source, bytes, &kind, err);
+    if (rc || kind == FILE_KIND_GGUF)
+        return rc;
+    if (kind == FILE_KIND_UNKNOWN)
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "%s begins with \"%s\" and is of no known kind, but " REQUIRED
+                  " is required: give the path of the GGUF file, or download it again",
+                  source_name(source),
+                  escape_text((const char *)bytes, size < 8 ? (size_t)size : 8, text));
+    else
+        error_set(err, STATUS_INVALID_ARGUMENT, "%s is %s, but " REQUIRED " is required: %s",
+                  source_name(source), words[kind].what, words[kind].remedy);
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
+}
+
+int file_kind_explain(struct source *source, const char *label, const char *required,
+                      struct error *err)
+{
+    unsigned char bytes[FILE_KIND_LOOK_BYTES];
+    enum file_kind kind = FILE_KIND_UNKNOWN;
+    int rc = read_kind(source, bytes, &kind, err);
     if (rc)
         return rc;
-    enum file_kind kind = file_kind_of(bytes, n, size);
-    if (kind == FILE_KIND_GGUF)
+    if (kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_GGUF || kind == FILE_KIND_SAFETENSORS ||
+        kind == FILE_KIND_SAFETENSORS_INDEX || kind == FILE_KIND_HF_CONFIG ||
+        kind == FILE_KIND_JSON)
         return 0;
-    if (kind == FILE_KIND_UNKNOWN)
-        error_set(
-            err, STATUS_INVALID_ARGUMENT,
-            "%s begins with \"%s\" and is of no known kind, but a GGUF file is required: give "
-            "the path of the GGUF file, or download it again",
-            source_name(source), escape_text((const char *)bytes, n < 8 ? n : 8, text));
-    else
-        error_set(err, STATUS_INVALID_ARGUMENT, "%s is %s, but a GGUF file is required: %s",
-                  source_name(source), words[kind].what, words[kind].remedy);
+    error_set(err, STATUS_INVALID_ARGUMENT, "%s is %s, but %s is required: %s", label,
+              words[kind].what, required, words[kind].remedy);
     return error_reason(err, REASON_MODEL_FILE_INVALID);
 }

@@ -44,3 +44,8 @@ enum file_kind file_kind_of(const unsigned char *bytes, size_t n_bytes, uint64_t
 /* Returns 0 if the file begins like a GGUF file. Else INVALID_ARGUMENT (MODEL_FILE_INVALID) with
  * one sentence: the kind of the file, the required kind, the remedy. */
 int file_kind_check(struct source *source, struct error *err);
+
+/* Fills *err with a sentence of the same form, and returns INVALID_ARGUMENT. 0 where that explains
+ * nothing: the kind is unknown, GGUF, safetensors or JSON. `required` names the required kind. */
+int file_kind_explain(struct source *source, const char *label, const char *required,
+                      struct error *err);

@@ -10,6 +10,7 @@
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/gguf_private.h"
 
+/* The specification asks for a multiple of 8, ggml for a power of two. Both are accepted. */
 static int read_alignment(struct gguf *g, struct error *err)
 {
     const struct checkpoint_entry *e = checkpoint_entry_find(g->ckpt, "general.alignment");
@@ -20,31 +21,14 @@ static int read_alignment(struct gguf *g, struct error *err)
     gguf_field(g, "", NO_INDEX);
     if (e->type != VALUE_U32)
         return gguf_bad(g, e->offset, err, "type %s, expected u32", checkpoint_type_name(e->type));
-    if (e->u < GGUF_MIN_ALIGNMENT || e->u > GGUF_MAX_ALIGNMENT || (e->u & (e->u - 1)))
+    bool is_power = e->u && !(e->u & (e->u - 1));
+    if (!e->u || e->u > GGUF_MAX_ALIGNMENT || (!is_power && e->u % 8))
         return gguf_bad(g, e->offset, err,
-                        "alignment %" PRIu64 ", expected a power of two from %d to %d", e->u,
-                        GGUF_MIN_ALIGNMENT, GGUF_MAX_ALIGNMENT);
+                        "alignment %" PRIu64
+                        ", expected a power of two or a multiple of 8, from 1 to %d",
+                        e->u, GGUF_MAX_ALIGNMENT);
     g->alignment = e->u;
     return 0;
-}
-
-/* Refuses a part of a model that is split over several files: a part alone is an incomplete
- * model. */
-static int check_split(struct gguf *g, struct error *err)
-{
-    uint64_t n = 0, part = 0;
-    if (!checkpoint_has(g->ckpt, "split.count"))
-        return 0;
-    int rc = checkpoint_get_u64(g->ckpt, "split.count", &n, err);
-    if (!rc)
-        rc = checkpoint_get_u64_or(g->ckpt, "split.no", 0, &part, err);
-    if (rc || n <= 1)
-        return rc;
-    return checkpoint_unbuilt_key(g->ckpt, "split.count", err,
-                                  "the file is part %" PRIu64 " of a model in %" PRIu64
-                                  " files, and only whole models are supported; join them with "
-                                  "\"llama-gguf-split --merge FIRST_PART WHOLE.gguf\"",
-                                  part + 1, n);
 }
 
 /* Refuses GGUF files that do not hold a model. */
@@ -129,9 +113,9 @@ static int read_dims(struct gguf *g, struct checkpoint_tensor *t, struct error *
     if (rc)
         return rc;
 #ifndef SLUICE_SEEDED_BUG_gguf_bounds /* planted for tests/fuzz/seeded_bug.sh */
-    if (t->n_dims < 1 || t->n_dims > CHECKPOINT_MAX_DIMS)
+    if (t->n_dims < 1 || t->n_dims > GGUF_MAX_DIMS)
         return gguf_bad(g, start, err, "%" PRIu32 " dimensions, expected 1 to %d", t->n_dims,
-                        CHECKPOINT_MAX_DIMS);
+                        GGUF_MAX_DIMS);
 #endif
     t->n_elems = 1;
     for (uint32_t i = 0; i < CHECKPOINT_MAX_DIMS; i++)
@@ -168,6 +152,8 @@ static int read_tensor(struct gguf *g, uint64_t i, struct checkpoint_tensor *t, 
     rc = read_dtype(g, &t->dtype, err);
     if (rc)
         return rc;
+    t->type_name = dtype_name(t->dtype);
+    t->file = g->file;
     uint32_t block = dtype_block_elems(t->dtype);
     if (t->dims[0] % block)
         return gguf_bad(g, start, err,
@@ -187,6 +173,12 @@ static int read_tensor(struct gguf *g, uint64_t i, struct checkpoint_tensor *t, 
     return rc;
 }
 
+static uint64_t align_up(uint64_t offset, uint64_t alignment)
+{
+    uint64_t rest = offset % alignment;
+    return rest ? offset + (alignment - rest) : offset;
+}
+
 static int compare_offsets(const void *a, const void *b)
 {
     const struct checkpoint_tensor *x = *(const struct checkpoint_tensor *const *)a;
@@ -202,7 +194,7 @@ static int place_tensors(struct gguf *g, struct error *err)
 {
     struct checkpoint *ckpt = g->ckpt;
     uint64_t size = source_size(g->reader.source);
-    uint64_t data = (g->reader.offset + g->alignment - 1) & ~(g->alignment - 1);
+    uint64_t data = align_up(g->reader.offset, g->alignment);
     struct checkpoint_tensor **order =
         arena_calloc(&ckpt->arena, ckpt->n_tensors + 1, sizeof(struct checkpoint_tensor *));
     if (!order)
@@ -235,7 +227,7 @@ static int place_tensors(struct gguf *g, struct error *err)
             return gguf_bad(g, t->directory_bytes, err,
                             "gap before its weights: they start at %" PRIu64 ", expected %" PRIu64,
                             t->offset_bytes, expected);
-        expected = (t->offset_bytes + t->n_bytes + g->alignment - 1) & ~(g->alignment - 1);
+        expected = align_up(t->offset_bytes + t->n_bytes, g->alignment);
     }
     for (uint64_t i = 0; i < ckpt->n_tensors; i++)
         ckpt->tensors[i].offset_bytes += data;
@@ -314,11 +306,11 @@ static int read_count(struct gguf *g, const char *what, uint64_t limit, uint64_t
     return 0;
 }
 
-int gguf_read(struct source *source, struct checkpoint *ckpt, struct error *err)
+int gguf_read(struct checkpoint *ckpt, uint32_t file, struct error *err)
 {
-    struct gguf g = {.ckpt = ckpt, .part = "header", .index = NO_INDEX};
+    struct gguf g = {.ckpt = ckpt, .file = file, .part = "header", .index = NO_INDEX};
     uint64_t n_tensors = 0, n_keys = 0;
-    int rc = byte_reader_init(&g.reader, source, GGUF_MAX_HEADER_BYTES, err);
+    int rc = byte_reader_init(&g.reader, ckpt->files[file].source, GGUF_MAX_HEADER_BYTES, err);
     if (rc)
         return rc;
     ckpt->format = "gguf";
@@ -331,8 +323,6 @@ int gguf_read(struct source *source, struct checkpoint *ckpt, struct error *err)
         rc = gguf_read_metadata(&g, n_keys, err);
     if (!rc)
         rc = read_alignment(&g, err);
-    if (!rc)
-        rc = check_split(&g, err);
     if (!rc)
         rc = check_type(g.ckpt, err);
     if (!rc)

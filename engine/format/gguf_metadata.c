@@ -185,6 +185,7 @@ static int read_entry(struct gguf *g, uint64_t i, struct checkpoint_entry *entry
         return rc;
     gguf_field(g, "value", NO_INDEX);
     entry->offset = g->reader.offset;
+    entry->file = g->file;
     if (entry->type == VALUE_ARRAY)
         return read_array(g, entry, err);
     if (entry->type != VALUE_STRING)

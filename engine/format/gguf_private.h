@@ -18,6 +18,7 @@ struct error;
 struct gguf {
     struct byte_reader reader;
     struct checkpoint *ckpt;
+    uint32_t file; /* index in the checkpoint */
     char scope[ESCAPE_MAX_BYTES + 16];
     const char *part;
     uint64_t index;

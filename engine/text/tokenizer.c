@@ -29,6 +29,13 @@ struct tokenizer {
 static int load_model(const struct checkpoint *ckpt, struct error *err)
 {
     const char *model;
+    if (strcmp(checkpoint_format(ckpt), "gguf") != 0) {
+        error_set(err, STATUS_UNIMPLEMENTED,
+                  "%s: the tokenizer of a Hugging Face folder is not supported; get the model as a "
+                  "GGUF file",
+                  checkpoint_name(ckpt));
+        return error_reason(err, REASON_TOKENIZER_UNSUPPORTED);
+    }
     int rc = checkpoint_get_string(ckpt, "tokenizer.ggml.model", &model, NULL, err);
     if (rc)
         return rc;

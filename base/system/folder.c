@@ -1,0 +1,112 @@
+#include "base/system/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/system/beneath.h"
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+bool folder_is_one(const char *path)
+{
+    struct error ignored;
+    struct stat st;
+    int fd;
+    if (beneath_open_marked(path, O_PATH, base_name(path), &fd, &ignored) != 0)
+        return false;
+    bool is_one = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode);
+    close(fd);
+    return is_one;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int add_name(struct folder *folder, size_t *capacity, const char *name)
+{
+    if (folder->n_names == *capacity) {
+        size_t wider = *capacity ? 2 * *capacity : 32;
+        char **grown = realloc(folder->names, wider * sizeof(*grown));
+        if (!grown)
+            return STATUS_RESOURCE_EXHAUSTED;
+        folder->names = grown;
+        *capacity = wider;
+    }
+    char *copy = strdup(name);
+    if (!copy)
+        return STATUS_RESOURCE_EXHAUSTED;
+    folder->names[folder->n_names++] = copy;
+    return 0;
+}
+
+static int read_names(DIR *dir, const char *what, struct folder *folder, struct error *err)
+{
+    size_t capacity = 0;
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(dir);
+        if (!entry)
+            return errno ? error_errno(err, errno, "%s", what) : 0;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (folder->n_names == FOLDER_MAX_NAMES) {
+            error_set(err, STATUS_INVALID_ARGUMENT,
+                      "%s: more than %d files; give a folder with the files of one model", what,
+                      FOLDER_MAX_NAMES);
+            return error_reason(err, REASON_MODEL_FILE_INVALID);
+        }
+        if (add_name(folder, &capacity, entry->d_name) != 0)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", what);
+    }
+}
+
+int folder_list(const char *path, struct folder *out_folder, struct error *err)
+{
+    const char *what = base_name(path);
+    struct folder folder = {0};
+    int fd;
+    if (beneath_open_marked(path, O_RDONLY | O_DIRECTORY, what, &fd, err) != 0)
+        return err->status;
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        int rc = error_errno(err, errno, "%s", what);
+        close(fd);
+        return rc;
+    }
+    int rc = read_names(dir, what, &folder, err);
+    closedir(dir);
+    if (rc) {
+        folder_fini(&folder);
+        return rc;
+    }
+    if (folder.n_names)
+        qsort(folder.names, folder.n_names, sizeof(*folder.names), compare_names);
+    *out_folder = folder;
+    return 0;
+}
+
+void folder_fini(struct folder *folder)
+{
+    for (size_t i = 0; i < folder->n_names; i++)
+        free(folder->names[i]);
+    free(folder->names);
+    *folder = (struct folder){0};
+}
+
+bool folder_has(const struct folder *folder, const char *name)
+{
+    return folder->n_names && bsearch(&name, folder->names, folder->n_names, sizeof(*folder->names),
+                                      compare_names) != NULL;
+}

@@ -1,0 +1,65 @@
+/* hf.h: reads a Hugging Face folder: config.json, generation_config.json, safetensors in one file
+ * or in shards, and the files of tokenizer and chat template. Errors are those of checkpoint.h. One
+ * thread per call.
+ *
+ * Metadata: the values of config.json by dotted path ("rope_parameters.rope_theta"), those of
+ * generation_config.json below "generation_config.". An array of scalars is one value; another
+ * array gives one value per element ("experts.0"). null, like a missing key, is no value.
+ *
+ * A multimodal config holds the text model in text_config or llm_config. Its keys appear without
+ * that prefix and hide equal keys of the top level. The exceptions are the keys that the top level
+ * overrides: tie_word_embeddings, eos_token_id, bos_token_id, pad_token_id, architectures and
+ * model_type. Messages spell the full path.
+ *
+ * Digest: SHA-256 over all files in the order of checkpoint_files.h: the name and a NUL byte, the
+ * size as 8 little-endian bytes, then the file's bytes, of a safetensors file the header only. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct checkpoint;
+struct error;
+struct folder;
+struct sha256;
+
+enum {
+    HF_MAX_CONFIG_BYTES = 4 << 20,
+    HF_MAX_INDEX_BYTES = 64 << 20,
+    HF_MAX_KEYS = 16384,
+    HF_MAX_PATH_BYTES = 1024, /* of a key with its prefix */
+    HF_MAX_STRING_BYTES = 1 << 20,
+    HF_MAX_TEMPLATES = 64, /* named ones */
+};
+
+/* Fills a new checkpoint from the folder at `path`. A folder without config.json that holds one
+ * GGUF model opens as such. */
+int hf_open_folder(const char *path, struct checkpoint *ckpt, struct error *err);
+
+/* --- shared by the files hf*.c --- */
+
+/* A folder while it is read. */
+struct hf_reader {
+    const char *path;
+    const struct folder *folder;
+    struct checkpoint *ckpt;
+    struct sha256 *sha;
+};
+
+/* Opens a file of the folder, adds it to the checkpoint and begins its part of the digest. */
+int hf_add_file(struct hf_reader *reader, const char *name, uint64_t max_bytes, uint32_t *out_file,
+                struct error *err);
+/* Reads a whole file and hashes it. *out_text is owned (free()). */
+int hf_read_text(struct hf_reader *reader, uint32_t file, char **out_text, size_t *out_n_bytes,
+                 struct error *err);
+
+/* Adds the values of a config's text to the metadata, with `prefix` before each key. Entries of
+ * type N_VALUE_TYPES mark null and containers, until hf_config_finish(). */
+int hf_config_read(struct checkpoint *ckpt, uint32_t file, const char *prefix, const char *text,
+                   size_t n_bytes, struct error *err);
+/* Merges the text model's keys, drops the marks, builds the index, and reads the facts:
+ * architecture and end ids. Refuses quantized models. */
+int hf_config_finish(struct checkpoint *ckpt, struct error *err);
+
+/* Reads the headers of all safetensors files and builds the index of the tensors. */
+int hf_weights_read(struct hf_reader *reader, struct error *err);
