@@ -118,15 +118,15 @@ int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
     sluice__v1__model_limits__init(model_limits);
     info->capabilities = capabilities;
     info->limits = model_limits;
-    int rc = checkpoint_get_string_or(ckpt, "general.architecture", "", &text, err);
-    if (rc)
-        return rc;
-    info->architecture = message_text(arena, text);
-    rc = checkpoint_get_string_or(ckpt, "general.name", "", &text, err);
+    info->architecture = message_text(arena, checkpoint_architecture(ckpt));
+    /* a folder has no key for its name */
+    bool is_folder = strcmp(checkpoint_format(ckpt), "hf") == 0;
+    int rc = checkpoint_get_string_or(ckpt, "general.name", is_folder ? checkpoint_name(ckpt) : "",
+                                      &text, err);
     if (rc)
         return rc;
     info->display_name = message_text(arena, text);
-    info->format = message_text(arena, checkpoint_format(ckpt));
+    info->format = message_text(arena, is_folder ? "safetensors" : checkpoint_format(ckpt));
     digest_hex(ckpt, hex);
     info->weights_digest = message_text(arena, hex);
     add_tensors(ckpt, info, arena);

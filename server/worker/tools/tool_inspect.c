@@ -11,7 +11,7 @@
 #include "server/worker/base/settings.h"
 #include "server/worker/tools/tool.h"
 
-enum { VALUE_BYTES = 512, HASH_CHUNK_BYTES = 1 << 20 };
+enum { VALUE_BYTES = 512, HASH_CHUNK_BYTES = 1 << 20, MAX_GROUPS = 64 /* types of a format */ };
 
 struct inspection {
     const struct settings *settings;
@@ -52,56 +52,73 @@ static int hash_contents(struct source *source, char out_hex[SHA256_HEX_BYTES], 
     return 0;
 }
 
-static int add_file(struct inspection *in, struct error *err)
+static int add_file(struct inspection *in, uint32_t i, Sluice__Worker__V1__ModelFile *file,
+                    struct error *err)
 {
-    struct source *source = NULL;
+    struct source *source = checkpoint_file_source(in->ckpt, i);
     struct source_stat stat;
     char hex[SHA256_HEX_BYTES] = "";
-    Sluice__Worker__V1__ModelFile *file = arena_alloc(in->arena, sizeof(*file));
-    Sluice__Worker__V1__ModelFile **list = arena_alloc(in->arena, sizeof(*list));
-    if (!file || !list)
-        return out_of_memory(err);
-    int rc = source_open(in->settings->model, &source, err);
+    int rc = in->settings->verify ? hash_contents(source, hex, err) : 0;
     if (rc)
         return rc;
     source_stat(source, &stat);
-    if (in->settings->verify)
-        rc = hash_contents(source, hex, err);
-    source_close(source);
-    if (rc)
-        return rc;
     sluice__worker__v1__model_file__init(file);
-    file->name = message_text(in->arena, checkpoint_name(in->ckpt));
+    file->name = message_text(in->arena, checkpoint_file_name(in->ckpt, i));
     file->size_bytes = stat.size_bytes;
     file->modified_unix_ns = stat.mtime_ns;
     file->inode = stat.inode;
     file->sha256 = message_text(in->arena, hex);
-    list[0] = file;
-    in->report->files = list;
-    in->report->n_files = 1;
     return 0;
+}
+
+static int add_files(struct inspection *in, struct error *err)
+{
+    uint32_t n = checkpoint_n_files(in->ckpt);
+    Sluice__Worker__V1__ModelFile *files = arena_calloc(in->arena, n, sizeof(*files));
+    Sluice__Worker__V1__ModelFile **list = arena_calloc(in->arena, n, sizeof(*list));
+    if (!files || !list)
+        return out_of_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        if (add_file(in, i, &files[i], err) != 0)
+            return err->status;
+        list[i] = &files[i];
+    }
+    in->report->files = list;
+    in->report->n_files = n;
+    return 0;
+}
+
+/* The group of a type; a new one if there is none yet. NULL: too many. */
+static Sluice__Worker__V1__TensorGroup *
+find_group(struct inspection *in, Sluice__Worker__V1__TensorGroup *groups, const char *type)
+{
+    size_t n = in->report->n_groups;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(groups[i].format, type) == 0)
+            return &groups[i];
+    if (n == MAX_GROUPS)
+        return NULL;
+    sluice__worker__v1__tensor_group__init(&groups[n]);
+    groups[n].format = message_text(in->arena, type);
+    in->report->groups[in->report->n_groups++] = &groups[n];
+    return &groups[n];
 }
 
 static int add_groups(struct inspection *in, struct error *err)
 {
-    Sluice__Worker__V1__TensorGroup **list = arena_calloc(in->arena, N_DTYPES, sizeof(*list));
-    Sluice__Worker__V1__TensorGroup *groups = arena_calloc(in->arena, N_DTYPES, sizeof(*groups));
-    if (!list || !groups)
+    Sluice__Worker__V1__TensorGroup *groups = arena_calloc(in->arena, MAX_GROUPS, sizeof(*groups));
+    in->report->groups = arena_calloc(in->arena, MAX_GROUPS, sizeof(*in->report->groups));
+    if (!groups || !in->report->groups)
         return out_of_memory(err);
-    for (int d = 0; d < N_DTYPES; d++)
-        sluice__worker__v1__tensor_group__init(&groups[d]);
     for (uint64_t i = 0; i < checkpoint_n_tensors(in->ckpt); i++) {
         const struct checkpoint_tensor *t = checkpoint_tensor_at(in->ckpt, i);
-        groups[t->dtype].n_tensors++;
-        groups[t->dtype].n_elements += t->n_elems;
-        groups[t->dtype].bytes += t->n_bytes;
+        Sluice__Worker__V1__TensorGroup *group = find_group(in, groups, t->type_name);
+        if (!group)
+            return out_of_memory(err);
+        group->n_tensors++;
+        group->n_elements += t->n_elems;
+        group->bytes += t->n_bytes;
     }
-    for (int d = 0; d < N_DTYPES; d++)
-        if (groups[d].n_tensors) {
-            groups[d].format = message_text(in->arena, dtype_name((enum dtype)d));
-            list[in->report->n_groups++] = &groups[d];
-        }
-    in->report->groups = list;
     in->report->tensor_count = (uint32_t)checkpoint_n_tensors(in->ckpt);
     return 0;
 }
@@ -118,7 +135,7 @@ static int add_tensors(struct inspection *in, struct error *err)
         Sluice__Worker__V1__TensorInfo *info = &infos[i];
         sluice__worker__v1__tensor_info__init(info);
         info->name = message_text(in->arena, t->name);
-        info->format = message_text(in->arena, dtype_name(t->dtype));
+        info->format = message_text(in->arena, t->type_name);
         info->offset = t->offset_bytes;
         info->bytes = t->n_bytes;
         info->shape = arena_calloc(in->arena, t->n_dims, sizeof(*info->shape));
@@ -220,7 +237,7 @@ static int inspect(struct inspection *in, struct error *err)
     if (!rc && in->settings->metadata)
         rc = add_metadata(in, err);
     if (!rc)
-        rc = add_file(in, err);
+        rc = add_files(in, err);
     return rc;
 }
 
