@@ -1,8 +1,8 @@
 #include "engine/forward/decoder_private.h"
 #include "kernels/comm.h"
 
-/* A layer: x += mixer(norm(x)); x += ffn(norm(x)). Each part reads the layer's facts and does what
- * the model has: a step of a model without a feature queues no op for the feature. */
+/* A layer: x += mixer(norm(x)); x += ffn(norm(x)). Each part reads the layer's facts. A step of a
+ * model without a feature queues no op for the feature. */
 
 static struct tensor view(float *data, uint32_t n_rows, uint32_t n_cols)
 {
@@ -131,8 +131,8 @@ static int linear_row(struct decoder *dec, const struct linear_part *what)
     return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
 }
 
-/* Ends a branch of the layer: y = W·act + bias, normed if the model norms the branch, added to
- * `sum` (NULL: y is the result). */
+/* Ends a branch of the layer: y = W·act + bias. Then y is normed, if the model has such a norm, and
+ * added to `sum` (NULL: y is the result). */
 static int end_branch(struct decoder *dec, const struct layer *at, struct linear_part what,
                       enum arch_slot post_norm, struct tensor *sum)
 {

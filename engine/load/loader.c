@@ -9,6 +9,7 @@
 #include "base/system/memory_policy.h"
 #include "engine/format/checkpoint.h"
 #include "engine/load/loader_memory.h"
+#include "engine/load/loader_rows.h"
 #include "engine/load/loader_share.h"
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
@@ -45,8 +46,7 @@ struct load {
 
 static uint32_t chunk_rows(const struct weight_place *place)
 {
-    uint64_t rows = CHUNK_BYTES / place->tensor->row_bytes / WEIGHT_PACK_ROWS * WEIGHT_PACK_ROWS;
-    return rows < WEIGHT_PACK_ROWS ? WEIGHT_PACK_ROWS : (uint32_t)rows;
+    return loader_rows_chunk(place, CHUNK_BYTES);
 }
 
 static uint32_t n_chunks(const struct weight_place *place)
@@ -82,7 +82,7 @@ static int list_tasks(struct load *load)
                 uint32_t left = place->desc.n_rows - begin;
                 uint32_t take = left < rows ? left : rows;
                 load->tasks[load->n_tasks++] = (struct task){r, i, begin, take};
-                size_t bytes = (size_t)take * place->tensor->row_bytes;
+                size_t bytes = (size_t)take * place->row_bytes;
                 if (bytes > load->raw_bytes)
                     load->raw_bytes = bytes;
             }
@@ -128,17 +128,15 @@ static int pack_task(struct load *load, const struct task *task, unsigned char *
     const struct loader_job *job = load->job;
     const struct weight_place *place = &job->plans[task->rank].places[task->i_place];
     const struct checkpoint *ckpt = job->model->ckpt;
-    uint64_t row = (uint64_t)place->row_begin + task->row_begin;
-    int rc = checkpoint_read_tensor_rows(ckpt, place->tensor, row, task->n_rows, raw, err);
+    int rc = loader_rows_read(ckpt, place, task->row_begin, task->n_rows, raw, err);
     if (rc)
         return rc;
     /* Drops the pages, unless a later rank still needs these rows. */
     bool mine = place->desc.n_rows != place->tensor->n_rows || job->n_ranks == 1;
     if (mine || task->rank + 1 == job->n_ranks)
-        checkpoint_drop_tensor_rows(ckpt, place->tensor, row, task->n_rows);
-    size_t skip = (size_t)place->col_begin * dtype_block_bytes(place->desc.source);
+        loader_rows_drop(ckpt, place, task->row_begin, task->n_rows);
     rc = weight_pack_rows(job->ops, place_weight(load, task, place), task->row_begin, task->n_rows,
-                          raw + skip, err);
+                          raw, err);
     if (rc)
         return checkpoint_bad_weights(ckpt, place->tensor, err);
     report_progress(load, task, place);

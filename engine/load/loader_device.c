@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
+#include "engine/load/loader_rows.h"
 #include "engine/load/loader_staging.h"
 #include "engine/model/model.h"
 #include "kernels/device.h"
@@ -23,9 +24,7 @@ struct load {
 
 static uint32_t slice_rows(const struct weight_place *place)
 {
-    uint64_t rows =
-        LOADER_STAGING_SLICE_BYTES / place->tensor->row_bytes / WEIGHT_PACK_ROWS * WEIGHT_PACK_ROWS;
-    return rows < WEIGHT_PACK_ROWS ? WEIGHT_PACK_ROWS : (uint32_t)rows;
+    return loader_rows_chunk(place, LOADER_STAGING_SLICE_BYTES);
 }
 
 static int list_tasks(struct load *load, struct error *err)
@@ -43,7 +42,7 @@ static int list_tasks(struct load *load, struct error *err)
         for (uint32_t begin = 0; begin < place->desc.n_rows; begin += rows) {
             left = place->desc.n_rows - begin;
             uint32_t take = left < rows ? left : rows;
-            size_t raw = (size_t)take * place->tensor->row_bytes;
+            size_t raw = (size_t)take * place->row_bytes;
             size_t slice = weight_slice_bytes(load->job->ops, &place->desc, take);
             load->tasks[load->n_tasks++] = (struct task){i, begin, take};
             load->raw_bytes = raw > load->raw_bytes ? raw : load->raw_bytes;
@@ -84,9 +83,7 @@ static int pack_task(struct loader_staging *staging, struct loader_staging_hand 
     struct loader_staging_slot *slot;
     struct weight_copy copies[WEIGHT_MAX_COPIES];
     uint32_t n_copies = 0;
-    uint64_t row = (uint64_t)place->row_begin + task->row_begin;
-    int rc =
-        checkpoint_read_tensor_rows(ckpt, place->tensor, row, task->n_rows, hand->scratch, err);
+    int rc = loader_rows_read(ckpt, place, task->row_begin, task->n_rows, hand->scratch, err);
     if (rc)
         return rc;
     /* The file's pages stay in the page cache, because they speed up a restart. The kernel frees
@@ -94,9 +91,8 @@ static int pack_task(struct loader_staging *staging, struct loader_staging_hand 
     rc = loader_staging_slot(staging, hand, &slot, err);
     if (rc)
         return rc;
-    size_t skip = (size_t)place->col_begin * dtype_block_bytes(place->desc.source);
-    rc = weight_pack_slice(job->ops, &place->desc, task->row_begin, task->n_rows,
-                           hand->scratch + skip, slot->slice, copies, &n_copies, err);
+    rc = weight_pack_slice(job->ops, &place->desc, task->row_begin, task->n_rows, hand->scratch,
+                           slot->slice, copies, &n_copies, err);
     if (rc)
         return checkpoint_bad_weights(ckpt, place->tensor, err);
     rc = loader_staging_queued(staging, hand, slot,

@@ -12,6 +12,7 @@
 
 enum {
     N_LAYER_SLOTS = N_ARCH_SLOTS - ARCH_FIRST_LAYER_SLOT,
+    N_EXPERT_SLOTS = 3, /* gate, up, down */
     MAX_TENSOR_NAME = 128,
     MAX_ARCH_NAME = 96,
 };
@@ -29,6 +30,12 @@ static uint32_t file_dim(const struct model_shape *shape, uint32_t layer, enum a
     return dim == ARCH_DIM_VOCAB ? shape->n_vocab_rows : shape_dim(shape, layer, dim);
 }
 
+static uint32_t outputs_of(const struct model *model, uint32_t layer, enum arch_slot slot)
+{
+    const struct arch_slot_facts *facts = arch_slot_facts(slot);
+    return file_dim(&model->shape, layer, facts->rows == ARCH_DIM_ONE ? facts->cols : facts->rows);
+}
+
 uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                            uint32_t *out_begin)
 {
@@ -36,22 +43,55 @@ uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *
     *out_begin = 0;
     for (uint32_t i = 0; i < model->source->n_tensors; i++) {
         const struct arch_tensor *t = &model->source->tensors[i];
-        const struct arch_slot_facts *facts = arch_slot_facts(t->slot);
         if (t == row)
             *out_begin = n_rows;
         if (strcmp(t->name, row->name) == 0)
-            n_rows += file_dim(&model->shape, layer,
-                               facts->rows == ARCH_DIM_ONE ? facts->cols : facts->rows);
+            n_rows += outputs_of(model, layer, t->slot);
     }
     return n_rows;
 }
 
+struct row_map model_row_map(const struct model *model, const struct arch_tensor *row,
+                             uint32_t layer)
+{
+    struct row_map map = {0};
+    uint32_t own = outputs_of(model, layer, row->slot), groups = 1;
+    uint32_t total = model_tensor_rows(model, row, layer, &map.begin);
+    if (row->transform == ARCH_TRANSFORM_BY_HEAD)
+        groups = model->shape.layers[layer].n_kv_heads;
+    if (row->transform == ARCH_TRANSFORM_BY_ROW ||
+        row->transform == ARCH_TRANSFORM_TRANSPOSE_BY_ROW)
+        groups = own;
+    map.begin /= groups;
+    map.run = own / groups;
+    map.stride = total / groups;
+    return map;
+}
+
+/* Expert matrices have an entry per expert, other slots one. */
+static const struct checkpoint_tensor **tensor_entry(const struct model *model, enum arch_slot slot,
+                                                     uint32_t layer, uint32_t expert)
+{
+    if (!model_has_experts(slot))
+        return &model->tensors[slot_index(slot, layer)];
+    size_t i_slot = (slot - ARCH_EXPERT_GATE) / 2;
+    size_t n = model->shape.experts.n;
+    return &model->expert_tensors[((size_t)layer * N_EXPERT_SLOTS + i_slot) * n + expert];
+}
+
+bool model_has_experts(enum arch_slot slot)
+{
+    return arch_slot_facts(slot)->by_expert && arch_slot_facts(slot)->rows != ARCH_DIM_ONE;
+}
+
 const struct checkpoint_tensor *model_tensor(const struct model *model, enum arch_slot slot,
-                                             uint32_t layer)
+                                             uint32_t layer, uint32_t expert)
 {
     if (slot == ARCH_OUTPUT && model->tied_output)
         slot = ARCH_TOKEN_EMBD;
-    return model->tensors[slot_index(slot, layer)];
+    if (model_has_experts(slot) && !model->expert_tensors)
+        return NULL;
+    return *tensor_entry(model, slot, layer, expert);
 }
 
 static bool plain_type(enum dtype type)
@@ -59,21 +99,39 @@ static bool plain_type(enum dtype type)
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
+/* The dimensions that the metadata give the row's tensor in the file. Returns their number. */
+static uint32_t expected_dims(const struct model *model, const struct arch_tensor *row,
+                              uint32_t layer, bool all_experts, uint64_t dims[3])
+{
+    const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
+    bool vector = facts->rows == ARCH_DIM_ONE, transposed = arch_is_transposed(row->transform);
+    uint32_t begin, n = model_tensor_rows(model, row, layer, &begin), n_dims = 0;
+    uint64_t cols = vector ? 1 : file_dim(&model->shape, layer, facts->cols);
+    dims[0] = dims[1] = dims[2] = 1;
+    if (!vector)
+        dims[n_dims++] = transposed ? n : cols;
+    dims[n_dims++] = transposed ? cols : n;
+    if (all_experts)
+        dims[n_dims++] = model->shape.experts.n;
+    return n_dims;
+}
+
 static int check_tensor(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                         const struct checkpoint_tensor *tensor, struct error *err)
 {
     const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
     bool vector = facts->rows == ARCH_DIM_ONE;
-    uint32_t rows = file_dim(&model->shape, layer, facts->rows);
-    uint32_t cols = file_dim(&model->shape, layer, facts->cols);
-    uint32_t n_dims = vector ? 1 : 2, begin;
-    *(vector ? &cols : &rows) = model_tensor_rows(model, row, layer, &begin);
-    if (tensor->dims[0] != cols || tensor->n_rows != rows || tensor->n_dims > 2)
+    bool all_experts = facts->by_expert && (vector || tensor->n_dims > 2);
+    uint64_t dims[3];
+    uint32_t n_dims = expected_dims(model, row, layer, all_experts, dims);
+    if (tensor->dims[0] != dims[0] || tensor->dims[1] != dims[1] || tensor->dims[2] != dims[2] ||
+        tensor->n_rows != dims[1] * dims[2])
         return checkpoint_bad_tensor(
             model->ckpt, tensor, err,
-            "shape is [%" PRIu64 ", %" PRIu64 "] in %u dimensions, the metadata say [%u, %u] in %u",
-            tensor->dims[0], tensor->n_rows, tensor->n_dims, cols, rows, n_dims);
-    if (vector && !plain_type(tensor->dtype))
+            "shape is [%" PRIu64 ", %" PRIu64 "] in %u dimensions, the metadata say [%" PRIu64
+            ", %" PRIu64 "] in %u",
+            tensor->dims[0], tensor->n_rows, tensor->n_dims, dims[0], dims[1] * dims[2], n_dims);
+    if ((vector || arch_is_transposed(row->transform)) && !plain_type(tensor->dtype))
         return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
                                          "a vector of type %s is not known, only F32, F16 and BF16 "
                                          "are; convert the model with vectors of one of these",
@@ -97,38 +155,61 @@ static bool layer_has(const struct model_layer *layer, enum arch_slot slot)
 
 /* The first of the row's names that the file has; NULL without one. `name` gets the first. */
 static int locate_tensor(const struct model *model, const struct arch_tensor *row, uint32_t layer,
-                         char name[MAX_TENSOR_NAME], const struct checkpoint_tensor **out_tensor,
-                         struct error *err)
+                         uint32_t expert, char name[MAX_TENSOR_NAME],
+                         const struct checkpoint_tensor **out_tensor, struct error *err)
 {
     *out_tensor = NULL;
     for (uint32_t i = 0;
-         !*out_tensor && arch_name_at(row->name, i, layer, 0, name, MAX_TENSOR_NAME); i++)
+         !*out_tensor && arch_name_at(row->name, i, layer, expert, name, MAX_TENSOR_NAME); i++)
         *out_tensor = checkpoint_tensor_find(model->ckpt, name);
-    if (*out_tensor || arch_name_at(row->name, 0, layer, 0, name, MAX_TENSOR_NAME))
+    if (*out_tensor || arch_name_at(row->name, 0, layer, expert, name, MAX_TENSOR_NAME))
         return 0;
     return error_set(err, STATUS_INTERNAL, "architecture %s: bad tensor name pattern",
                      model->arch->name);
 }
 
 static int find_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
-                       uint64_t *n_found, struct error *err)
+                       uint32_t expert, uint64_t *n_found, struct error *err)
 {
     char name[MAX_TENSOR_NAME];
     const struct checkpoint_tensor *tensor;
-    if (row->slot >= ARCH_FIRST_LAYER_SLOT && !layer_has(&model->shape.layers[layer], row->slot))
-        return 0;
-    int rc = locate_tensor(model, row, layer, name, &tensor, err);
+    int rc = locate_tensor(model, row, layer, expert, name, &tensor, err);
     if (!rc && !tensor)
         return row->required ? checkpoint_missing_tensor(model->ckpt, name, err) : 0;
     if (!rc)
         rc = check_tensor(model, row, layer, tensor, err);
     if (rc)
         return rc;
-    model->tensors[slot_index(row->slot, layer)] = tensor;
+    *tensor_entry(model, row->slot, layer, expert) = tensor;
     uint32_t begin;
     model_tensor_rows(model, row, layer, &begin);
-    *n_found += begin == 0; /* a shared tensor counts with its first slot only */
+    /* a shared tensor counts with its first slot and expert only */
+    *n_found +=
+        begin == 0 && (!expert || *tensor_entry(model, row->slot, layer, expert - 1) != tensor);
     return 0;
+}
+
+static int find_tensors(struct model *model, const struct arch_tensor *row, uint64_t *n_found,
+                        struct error *err)
+{
+    bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
+    uint32_t n_layers = global ? 1 : model->shape.n_layers;
+    uint32_t n_experts = model_has_experts(row->slot) ? model->shape.experts.n : 1;
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        if (!global && !layer_has(&model->shape.layers[layer], row->slot))
+            continue;
+        for (uint32_t expert = 0; expert < n_experts; expert++) {
+            int rc = find_tensor(model, row, layer, expert, n_found, err);
+            if (rc)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static size_t n_expert_entries(const struct model *model)
+{
+    return (size_t)model->shape.n_layers * N_EXPERT_SLOTS * model->shape.experts.n;
 }
 
 static bool is_bound(const struct model *model, const struct checkpoint_tensor *tensor)
@@ -136,6 +217,9 @@ static bool is_bound(const struct model *model, const struct checkpoint_tensor *
     size_t n = slot_index(N_ARCH_SLOTS, model->shape.n_layers - 1);
     for (size_t i = 0; i < n; i++)
         if (model->tensors[i] == tensor)
+            return true;
+    for (size_t i = 0; i < n_expert_entries(model); i++)
+        if (model->expert_tensors[i] == tensor)
             return true;
     return false;
 }
@@ -166,14 +250,15 @@ static int bind_tensors(struct model *model, struct error *err)
     if (!model->tensors)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a directory of %zu",
                          n_slots);
+    if (n_expert_entries(model))
+        model->expert_tensors = calloc(n_expert_entries(model), sizeof(*model->expert_tensors));
+    if (n_expert_entries(model) && !model->expert_tensors)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a directory of %zu",
+                         n_expert_entries(model));
     for (uint32_t i = 0; i < source->n_tensors; i++) {
-        const struct arch_tensor *row = &source->tensors[i];
-        uint32_t n = row->slot < ARCH_FIRST_LAYER_SLOT ? 1 : model->shape.n_layers;
-        for (uint32_t layer = 0; layer < n; layer++) {
-            int rc = find_tensor(model, row, layer, &n_found, err);
-            if (rc)
-                return rc;
-        }
+        int rc = find_tensors(model, &source->tensors[i], &n_found, err);
+        if (rc)
+            return rc;
     }
     if (!model->tensors[ARCH_OUTPUT]) {
         const struct arch_tensor *row = arch_find_tensor(source, ARCH_OUTPUT);
@@ -320,5 +405,6 @@ void model_fini(struct model *model)
 {
     shape_fini(&model->shape);
     free(model->tensors);
-    model->tensors = NULL;
+    free(model->expert_tensors);
+    model->tensors = model->expert_tensors = NULL;
 }

@@ -26,6 +26,13 @@ struct model {
     struct model_info info;
     bool tied_output; /* the file has no output matrix: the token embedding serves as ARCH_OUTPUT */
     const struct checkpoint_tensor **tensors; /* owned; by slot and layer, see model_tensor() */
+    const struct checkpoint_tensor **expert_tensors; /* owned; NULL without experts */
+};
+
+/* Where a slot's outputs (rows, or elements of a vector) lie among those of its tensor. Output i
+ * lies at begin + i / run · stride + i % run. */
+struct row_map {
+    uint32_t begin, run, stride;
 };
 
 /* `arch` NULL: uses the architecture that the file names. Call model_fini() in any case. */
@@ -35,8 +42,13 @@ void model_fini(struct model *model);
 
 /* NULL if the file does not have the tensor. For a tied output, returns the token embedding. */
 const struct checkpoint_tensor *model_tensor(const struct model *model, enum arch_slot slot,
-                                             uint32_t layer);
+                                             uint32_t layer, uint32_t expert);
+/* True for the matrices of experts, which may have a tensor per expert. For other slots `expert` is
+ * 0. */
+bool model_has_experts(enum arch_slot slot);
 /* Rows (elements of a vector) of the slot's tensor in the file. The slot's own rows begin at
  * *out_begin. `row` is a row of the model's source. */
 uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                            uint32_t *out_begin);
+struct row_map model_row_map(const struct model *model, const struct arch_tensor *row,
+                             uint32_t layer);

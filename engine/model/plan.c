@@ -156,6 +156,20 @@ static void set_role(const struct rank_plan *plan, const struct model *model,
         desc->store = plan->store;
 }
 
+/* Describes where the weight's values lie in the file. */
+static void describe_source(const struct model *model, const struct arch_tensor *row,
+                            uint32_t i_layer, struct weight_place *place)
+{
+    const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
+    bool vector = facts->rows == ARCH_DIM_ONE;
+    place->map = model_row_map(model, row, i_layer);
+    place->is_transposed = arch_is_transposed(row->transform);
+    place->plus_one = row->transform == ARCH_TRANSFORM_PLUS_ONE;
+    place->blocks = vector && facts->by_expert ? model->shape.experts.n : 1;
+    place->block = model_has_experts(row->slot) && place->tensor->n_dims > 2 ? place->expert : 0;
+    place->desc.source = place->plus_one ? DTYPE_F32 : place->tensor->dtype;
+}
+
 static int describe_weight(const struct rank_plan *plan, const struct model *model,
                            const struct arch_tensor *row, struct weight_place *place,
                            struct error *err)
@@ -165,19 +179,18 @@ static int describe_weight(const struct rank_plan *plan, const struct model *mod
         row->slot < ARCH_FIRST_LAYER_SLOT ? 0 : plan->split.layer_begin + place->layer;
     bool vector = facts->rows == ARCH_DIM_ONE;
     enum arch_dim out_dim = vector ? facts->cols : facts->rows;
-    uint32_t begin = 0, end = shape_dim(&model->shape, i_layer, out_dim), part_begin = 0;
+    uint32_t begin = 0, end = shape_dim(&model->shape, i_layer, out_dim);
     if (facts->split == ARCH_SPLIT_COLUMN &&
         !rank_range(plan, &model->shape.layers[i_layer], place->layer, out_dim, &begin, &end))
         return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
                          model->arch->name, row->name);
+    describe_source(model, row, i_layer, place);
     struct weight_desc *desc = &place->desc;
-    desc->source = place->tensor->dtype;
+    place->first = begin;
     desc->n_rows = vector ? 1 : end - begin;
-    desc->k_total = vector ? end - begin : (uint32_t)place->tensor->dims[0];
-    model_tensor_rows(model, row, i_layer, &part_begin);
-    begin += part_begin;
-    place->row_begin = vector ? 0 : begin;
-    place->col_begin = vector ? begin : 0;
+    desc->k_total =
+        vector ? (end - begin) * place->blocks : shape_dim(&model->shape, i_layer, facts->cols);
+    place->row_bytes = (uint32_t)dtype_row_bytes(desc->source, desc->k_total);
     set_role(plan, model, row, place);
     return 0;
 }
@@ -197,17 +210,19 @@ static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
 }
 
 static int add_place(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
-                     const struct arch_tensor *row, uint32_t layer, struct error *err)
+                     const struct arch_tensor *row, uint32_t layer, uint32_t expert,
+                     struct error *err)
 {
     bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
     const struct checkpoint_tensor *tensor =
-        model_tensor(model, row->slot, global ? 0 : plan->split.layer_begin + layer);
+        model_tensor(model, row->slot, global ? 0 : plan->split.layer_begin + layer, expert);
     if (!tensor || (global && !is_of_stage(plan, model, row->slot)))
         return 0;
     if (row->slot == ARCH_OUTPUT && model->tied_output && plan->rank.tp == 1)
         return 0; /* the decoder uses the embedding's pack */
     struct weight_place *place = &plan->places[plan->n_places];
-    *place = (struct weight_place){.slot = row->slot, .layer = layer, .tensor = tensor};
+    *place = (struct weight_place){
+        .slot = row->slot, .layer = layer, .expert = expert, .tensor = tensor};
     int rc = describe_weight(plan, model, row, place, err);
     if (rc)
         return rc;
@@ -222,9 +237,14 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
     plan->weights_bytes += (n_bytes + align - 1) / align * align;
     plan->source_bytes += place->desc.role == WEIGHT_VECTOR
                               ? tensor->n_bytes
-                              : place->desc.n_rows * tensor->row_bytes;
+                              : (uint64_t)place->desc.n_rows * place->row_bytes;
     plan->n_places++;
     return 0;
+}
+
+static uint32_t n_parts(const struct model *model, const struct arch_tensor *row)
+{
+    return model_has_experts(row->slot) ? model->shape.experts.n : 1;
 }
 
 static int place_weights(struct rank_plan *plan, const struct model *model,
@@ -232,7 +252,10 @@ static int place_weights(struct rank_plan *plan, const struct model *model,
 {
     const struct arch_source *source = model->source;
     uint32_t n_layers = plan->split.n_layers;
-    plan->places = calloc((size_t)source->n_tensors * n_layers, sizeof(*plan->places));
+    size_t n = 0;
+    for (uint32_t i = 0; i < source->n_tensors; i++)
+        n += n_parts(model, &source->tensors[i]);
+    plan->places = calloc(n * n_layers, sizeof(*plan->places));
     if (!plan->places)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the plan of %u layers",
                          n_layers);
@@ -242,9 +265,11 @@ static int place_weights(struct rank_plan *plan, const struct model *model,
             const struct arch_tensor *row = &source->tensors[i];
             if (row->slot < ARCH_FIRST_LAYER_SLOT && layer > 0)
                 continue;
-            int rc = add_place(plan, model, ops, row, layer, err);
-            if (rc)
-                return rc;
+            for (uint32_t expert = 0; expert < n_parts(model, row); expert++) {
+                int rc = add_place(plan, model, ops, row, layer, expert, err);
+                if (rc)
+                    return rc;
+            }
         }
     }
     return 0;
@@ -269,7 +294,7 @@ static int make_digest(struct rank_plan *plan, const struct model *model,
     sha256_update(hash, where, sizeof(where));
     for (uint32_t i = 0; i < plan->n_places; i++) {
         const struct weight_place *p = &plan->places[i];
-        uint64_t row[] = {p->slot, p->layer, p->row_begin, p->offset_bytes, p->n_bytes};
+        uint64_t row[] = {p->slot, p->layer, p->expert, p->first, p->offset_bytes, p->n_bytes};
         sha256_update(hash, row, sizeof(row));
     }
     sha256_final(hash, plan->digest);

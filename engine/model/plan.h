@@ -20,11 +20,17 @@ enum { PLAN_HEADER_BYTES = 4096 };
 /* A packed weight of a rank. */
 struct weight_place {
     enum arch_slot slot;
-    uint32_t layer; /* 0 for slots that are not per layer */
+    uint32_t layer;  /* 0 for slots that are not per layer */
+    uint32_t expert; /* 0 for slots that are not per expert */
     const struct checkpoint_tensor *tensor;
     struct weight_desc desc;
-    uint32_t row_begin; /* first row of the tensor that this rank holds */
-    uint32_t col_begin; /* vectors: first element */
+    /* The rank's rows (elements of a vector) in the tensor; see struct row_map. */
+    struct row_map map;
+    uint32_t first;  /* the first of the slot's rows that this rank holds */
+    uint32_t block;  /* which of the tensor's matrices; 0 without experts */
+    uint32_t blocks; /* vectors: number of parts, each with `first` */
+    bool is_transposed, plus_one;
+    uint32_t row_bytes; /* a row as weight_pack_rows() reads it */
     uint64_t offset_bytes, n_bytes;
 };
 

@@ -66,6 +66,11 @@ const struct arch_param *arch_find_param(const struct arch_source *source, enum 
     return NULL;
 }
 
+bool arch_is_transposed(enum arch_transform transform)
+{
+    return transform == ARCH_TRANSFORM_TRANSPOSE || transform == ARCH_TRANSFORM_TRANSPOSE_BY_ROW;
+}
+
 /* --- names --- */
 
 /* The next of several names, and its length; NULL after the last. */
@@ -229,16 +234,44 @@ static bool agrees_with_others(const struct arch_source *source, const struct ar
     return true;
 }
 
+static bool has_partner(const struct arch_source *source, const struct arch_tensor *row)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < source->n_tensors; i++)
+        n += strcmp(source->tensors[i].name, row->name) == 0;
+    return n > 1;
+}
+
+/* True if the slot's values can lie in that way. A transform of no effect is an error in the
+ * table. */
+static bool transform_is_sound(const struct arch_source *source, const struct arch_tensor *row)
+{
+    bool vector = arch_slot_facts(row->slot)->rows == ARCH_DIM_ONE;
+    switch (row->transform) {
+    case ARCH_TRANSFORM_NONE:
+        return true;
+    case ARCH_TRANSFORM_PLUS_ONE:
+        return arch_slot_facts(row->slot)->is_norm;
+    case ARCH_TRANSFORM_TRANSPOSE:
+        return !vector;
+    case ARCH_TRANSFORM_BY_HEAD:
+        return row->slot >= ARCH_ATTN_Q && row->slot <= ARCH_ATTN_V_BIAS &&
+               has_partner(source, row);
+    case ARCH_TRANSFORM_BY_ROW:
+        return has_partner(source, row);
+    case ARCH_TRANSFORM_TRANSPOSE_BY_ROW:
+        return !vector && has_partner(source, row);
+    default:
+        return false;
+    }
+}
+
 static bool tensors_are_sound(const struct arch_source *source)
 {
     for (uint32_t i = 0; i < source->n_tensors; i++) {
         const struct arch_tensor *t = &source->tensors[i];
-        bool vector =
-            (unsigned)t->slot < N_ARCH_SLOTS && arch_slot_facts(t->slot)->rows == ARCH_DIM_ONE;
         if ((unsigned)t->slot >= N_ARCH_SLOTS || arch_find_tensor(source, t->slot) != t ||
-            t->transform != ARCH_TRANSFORM_NONE || !agrees_with_others(source, t) ||
-            (t->transform == ARCH_TRANSFORM_PLUS_ONE && !vector) ||
-            (t->transform == ARCH_TRANSFORM_TRANSPOSE && vector))
+            !agrees_with_others(source, t) || !transform_is_sound(source, t))
             return false;
     }
     return true;

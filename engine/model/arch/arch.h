@@ -202,6 +202,7 @@ struct arch_slot_facts {
     enum arch_dim rows, cols; /* W[rows, cols]; vectors have rows = ONE */
     enum arch_split split;
     bool by_expert; /* a matrix or vector per expert */
+    bool is_norm;   /* the weight of a norm */
 };
 
 /* How a slot's values lie in the file's tensor. */
@@ -212,6 +213,8 @@ enum arch_transform {
     /* Slots of the same name alternate by KV head: Q, K and V of a head, then of the next. */
     ARCH_TRANSFORM_BY_HEAD,
     ARCH_TRANSFORM_BY_ROW, /* slots of the same name alternate row by row: even rows, odd rows */
+    ARCH_TRANSFORM_TRANSPOSE_BY_ROW, /* both: the slots' columns alternate in the file */
+    N_ARCH_TRANSFORMS,
 };
 
 /* Slots with the same name share a tensor of the file. Their rows (or elements) follow one another
@@ -389,6 +392,8 @@ const struct arch_param *arch_find_param(const struct arch_source *source, enum 
  * may occur twice. */
 bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source);
 const struct arch_slot_facts *arch_slot_facts(enum arch_slot slot);
+
+bool arch_is_transposed(enum arch_transform transform);
 
 /* Copies the i-th of several names, separated by '|'. The first %u becomes the layer's number, the
  * second the expert's. Returns false if there is no such name, if it does not fit, or if the
