@@ -11,6 +11,7 @@
 struct detokenizer {
     const struct tokenizer *tok;
     bool skip_special;
+    bool drops_space; /* the next byte begins a text */
     uint32_t n_held;
     struct strbuf held; /* bytes of the held ids */
     struct strbuf text; /* text of the last delta */
@@ -48,6 +49,11 @@ void detokenizer_destroy(struct detokenizer *detok)
     strbuf_fini(&detok->held);
     strbuf_fini(&detok->text);
     free(detok);
+}
+
+void detokenizer_begin_text(struct detokenizer *detok)
+{
+    detok->drops_space = tokenizer_info(detok->tok)->strips_space;
 }
 
 const struct tokenizer *detokenizer_tokenizer(const struct detokenizer *detok)
@@ -106,6 +112,12 @@ int detokenizer_push(struct detokenizer *detok, uint32_t id, struct detokenizer_
         return error_field(err, "token_ids", "id %" PRIu32 " is outside the vocabulary of %" PRIu32,
                            id, tokenizer_info(detok->tok)->vocab_size);
     bool silent = detok->skip_special && tokenizer_token_kind(detok->tok, id) == TOKEN_CONTROL;
+    if (!silent && n_bytes && detok->drops_space) {
+        detok->drops_space = false;
+        size_t n_dropped = bytes[0] == ' ';
+        bytes += n_dropped;
+        n_bytes -= n_dropped;
+    }
     if (!silent && !strbuf_add(&detok->held, bytes, n_bytes))
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "detokenizer: out of memory");
     detok->n_held++;

@@ -21,6 +21,9 @@ int detokenizer_create(const struct tokenizer *tok, bool skip_special,
 /* The tokenizer of detokenizer_create(). */
 const struct tokenizer *detokenizer_tokenizer(const struct detokenizer *detok);
 void detokenizer_destroy(struct detokenizer *detok);
+/* The next id begins a text: some tokenizers put a space before a text, which is dropped then. A
+ * detokenizer that continues a prompt keeps this space. */
+void detokenizer_begin_text(struct detokenizer *detok);
 
 struct detokenizer_delta {
     const char *text; /* complete UTF-8, not terminated; borrowed until the next call */

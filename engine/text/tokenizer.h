@@ -1,6 +1,6 @@
-/* tokenizer.h: byte-level BPE from a checkpoint's metadata (tokenizer.ggml.*). Immutable once open:
- * any number of threads may encode at once. Keeps copies; the checkpoint may be closed earlier.
- * Chat templates are only passed on as text.
+/* tokenizer.h: text to token ids, by the vocabulary and the rules of a model's files. Immutable
+ * once open: any number of threads may encode at once. Keeps copies; the files may be closed
+ * earlier. Chat templates are only passed on as text.
  *
  * Errors about the model file name the key and have reason MODEL_FILE_INVALID. An unsupported
  * tokenizer or pre-tokenizer is UNIMPLEMENTED, with its name. */
@@ -10,32 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/text/token_list.h"
+#include "engine/text/facts/text_facts.h"
+#include "engine/text/facts/tokenizer_folder.h"
+#include "engine/text/vocab/token_list.h"
 
 struct checkpoint;
 struct error;
 struct tokenizer;
 
-enum {
-    TOKENIZER_MAX_VOCAB = 1 << 20,
-    TOKENIZER_MAX_TOKEN_BYTES = 8192,
-    TOKENIZER_MAX_SPECIAL_BYTES = 512, /* longest token that is matched literally in text */
-    TOKENIZER_MAX_NOTES = 8,
-    TOKENIZER_MAX_END_IDS = 24, /* three from keys, the others from their text */
-};
-
-enum { TOKENIZER_NO_ID = -1 };
-
-enum token_kind {
-    TOKEN_NORMAL, /* spelled in bytes, produced by merges */
-    /* no visible text, like <|im_end|>; matched only with TOKENIZER_PARSE_SPECIAL */
-    TOKEN_CONTROL,
-    TOKEN_USER_DEFINED, /* plain text; always matched literally */
-    TOKEN_UNUSED,       /* padding of the vocabulary */
-};
-
 struct tokenizer_info {
-    const char *model; /* "gpt2" */
+    const char *model; /* "gpt2", "llama", "tokenizer.json", ... */
     const char *pre;   /* name of the pre-tokenizer in the file; "default" if the file has none */
     uint32_t vocab_size;
     uint32_t max_token_bytes; /* longest token: n tokens decode to at most n times as many bytes */
@@ -46,14 +30,24 @@ struct tokenizer_info {
     uint32_t end_ids[TOKENIZER_MAX_END_IDS];
     uint32_t n_end_ids;
     bool add_bos, add_eos; /* expected by the model around a plain prompt */
+    /* Ids that TOKENIZER_ADD_BOS and TOKENIZER_ADD_EOS add; bos_id and eos_id alone as a rule. */
+    uint32_t prefix[TOKENIZER_MAX_AFFIXES], suffix[TOKENIZER_MAX_AFFIXES];
+    uint32_t n_prefix, n_suffix;
+    bool strips_space; /* a space at the start of a decoded text is no part of the text */
     /* Faults of the file that were corrected here, one sentence each. */
     const char *notes[TOKENIZER_MAX_NOTES];
     uint32_t n_notes;
     const char *chat_template; /* NULL if the file has none; UTF-8, terminated */
+    struct text_template templates[TOKENIZER_MAX_TEMPLATES]; /* further ones, by name */
+    uint32_t n_templates;
 };
 
 int tokenizer_open(const struct checkpoint *ckpt, struct tokenizer **out_tokenizer,
                    struct error *err);
+/* The same from the files of a Hugging Face folder. A part of tokenizer.json that is not built is
+ * UNIMPLEMENTED, with its name. */
+int tokenizer_open_folder(const struct tokenizer_folder *folder, struct tokenizer **out_tokenizer,
+                          struct error *err);
 void tokenizer_close(struct tokenizer *tok);
 
 /* Borrowed until close. */
@@ -61,7 +55,8 @@ const struct tokenizer_info *tokenizer_info(const struct tokenizer *tok);
 
 enum tokenizer_flags {
     TOKENIZER_PARSE_SPECIAL = 1, /* literals of control tokens in the text become their ids */
-    TOKENIZER_ADD_BOS = 2,       /* start with bos, if the model has one */
+    /* start with bos, if the model has one; once, even if the text begins with bos */
+    TOKENIZER_ADD_BOS = 2,
     TOKENIZER_ADD_EOS = 4,
 };
 

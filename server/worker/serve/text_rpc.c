@@ -155,6 +155,8 @@ static int decode(const struct tokenizer *tok, const Sluice__V1__DetokenizeReque
     }
     if (!rc)
         rc = detokenizer_create(tok, skip, &detok, err);
+    if (!rc)
+        detokenizer_begin_text(detok);
     for (size_t i = 0; i < request->n_ids && !rc; i++) {
         rc = detokenizer_push(detok, request->ids[i], &delta, err);
         if (!rc)

@@ -401,9 +401,9 @@ static void bad_no_model(struct gguf_writer *w)
     gguf_kv_u32(w, "x", 1);
 }
 
-static void bad_sentencepiece(struct gguf_writer *w)
+static void bad_wordpiece(struct gguf_writer *w)
 {
-    write_model(w, "llama");
+    write_model(w, "bert");
 }
 
 static void bad_no_tokens(struct gguf_writer *w)
@@ -517,7 +517,7 @@ static const struct bad_vocab {
     const char *key, *text;
 } bad_vocabs[] = {
     {bad_no_model, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.model", ""},
-    {bad_sentencepiece, STATUS_UNIMPLEMENTED, "tokenizer.ggml.model", "llama"},
+    {bad_wordpiece, STATUS_UNIMPLEMENTED, "tokenizer.ggml.model", "bert"},
     {bad_no_tokens, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens", ""},
     {bad_zero_tokens, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens", "0|1|1048576"},
     {bad_twice, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens", "element [2]|a"},

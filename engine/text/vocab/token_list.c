@@ -1,4 +1,4 @@
-#include "engine/text/token_list.h"
+#include "engine/text/vocab/token_list.h"
 
 #include <stdlib.h>
 

@@ -1,0 +1,32 @@
+/* tokenizer_folder.h: the files of a model's folder that describe its tokenizer. Plain data. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TOKENIZER_FOLDER_TEMPLATES = 8 };
+
+struct tokenizer_file {
+    const char *bytes; /* borrowed for the call; NULL: there is no such file */
+    size_t n_bytes;
+};
+
+/* The vocabulary comes from the first of these that is there: tekken, tokenizer_json,
+ * tokenizer_model, tiktoken. The other files add special tokens, ids and chat templates. */
+struct tokenizer_folder {
+    const char *name;                      /* the folder's name, for messages */
+    struct tokenizer_file tekken;          /* tekken.json */
+    struct tokenizer_file tokenizer_json;  /* tokenizer.json */
+    struct tokenizer_file tokenizer_model; /* tokenizer.model: of SentencePiece or tiktoken */
+    struct tokenizer_file tiktoken;        /* *.tiktoken, tiktoken.model */
+    struct tokenizer_file tokenizer_config, added_tokens, special_tokens_map; /* NAME.json */
+    struct tokenizer_file chat_template;      /* chat_template.jinja */
+    struct tokenizer_file chat_template_json; /* chat_template.json */
+    /* additional_chat_templates/NAME.jinja */
+    struct tokenizer_file templates[TOKENIZER_FOLDER_TEMPLATES];
+    const char *template_names[TOKENIZER_FOLDER_TEMPLATES];
+    uint32_t n_templates;
+    /* Ids that end a generation, from config.json and generation_config.json; borrowed. */
+    const uint32_t *end_ids;
+    uint32_t n_end_ids;
+};
