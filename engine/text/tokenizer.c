@@ -93,9 +93,13 @@ static bool is_white(uint32_t point)
            point == 0x2029 || point == 0x202F || point == 0x205F || point == 0x3000;
 }
 
-/* A letter, mark, digit or connector. */
+/* A letter, mark, decimal digit, connector or joiner, as \w in Rust's patterns. */
 static bool is_word(uint32_t point)
 {
+    if (point == 0x200C || point == 0x200D || (point >= 0x24B6 && point <= 0x24E9) ||
+        (point >= 0x1F130 && point <= 0x1F149) || (point >= 0x1F150 && point <= 0x1F169) ||
+        (point >= 0x1F170 && point <= 0x1F189))
+        return true;
     switch (utf8proc_category((utf8proc_int32_t)point)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -186,7 +190,7 @@ static int split_literals(struct encoding *e, const struct literals *lits, bool 
             rc = token_list_add(e->list, (uint32_t)id, err);
         if (rc)
             return rc;
-        i = begin = to;
+        begin = to; /* a literal within the white space that was taken is still matched */
     }
     return begin < n_bytes ? on_gap(e, text + begin, n_bytes - begin, is_first && begin == 0, err)
                            : 0;

@@ -10,10 +10,10 @@
 #include "engine/text/rules/pattern.h"
 #include "engine/text/rules/pretokenizer.h"
 #include "engine/text/source/gguf_text.h"
-#include "engine/text/source/hf_config.h"
 #include "engine/text/source/hf_tokenizer.h"
 #include "engine/text/source/spm_model.h"
 #include "engine/text/source/tiktoken_file.h"
+#include "engine/text/source/tokenizer_config.h"
 #include "engine/text/tokenizer_private.h"
 
 /* --- literals --- */
@@ -53,8 +53,11 @@ static int add_literal(struct tokenizer *tok, const struct text_facts *facts, ui
             else
                 strbuf_add_char(&text, t->text[i]);
     } else if (t->flags & TOKEN_NORMALIZED && tok->n_before_literals) {
+        /* A control token that stays the same is matched in the raw text, where places can be
+         * guarded. */
         rc = normalize_literal(tok, t, &text, err);
-        changed = text.n_bytes != t->n_text || memcmp(text.data, t->text, t->n_text) != 0;
+        changed = t->kind != TOKEN_CONTROL || text.n_bytes != t->n_text ||
+                  memcmp(text.data, t->text, t->n_text) != 0;
     }
     if (!rc && !changed && t->n_text) {
         literals_add(&tok->raw, t->text, t->n_text, id);
@@ -237,7 +240,7 @@ int tokenizer_open_folder(const struct tokenizer_folder *folder, struct tokenize
     text_facts_init(&facts, folder->name);
     int rc = read_vocabulary(folder, &facts, err);
     if (!rc)
-        rc = hf_config_read(folder, &facts, err);
+        rc = tokenizer_config_read(folder, &facts, err);
     if (!rc)
         rc = tokenizer_open_facts(&facts, out_tokenizer, err);
     text_facts_fini(&facts);

@@ -118,11 +118,11 @@ void text_facts_find_ends(struct text_facts *facts)
         has_return |= t->n_text == 10 && memcmp(t->text, "<|return|>", 10) == 0;
         has_call |= t->n_text == 8 && memcmp(t->text, "<|call|>", 8) == 0;
     }
-    /* In the harmony format <|end|> separates channels of one answer. Beside another end, </s> is a
+    /* In the harmony format <|end|> separates channels of one answer. Beside another eos, </s> is a
      * tag of HTML (Gemma). */
     for (uint32_t e = 0; e < N_END_TEXTS; e++) {
         bool separates = has_return && has_call && strcmp(end_texts[e], "<|end|>") == 0;
-        bool is_tag = facts->n_end_ids && strcmp(end_texts[e], "</s>") == 0;
+        bool is_tag = facts->eos_id != TOKENIZER_NO_ID && strcmp(end_texts[e], "</s>") == 0;
         if (!separates && !is_tag)
             text_facts_add_end(facts, found[e]);
     }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
+#include "engine/text/rules/new_characters.h"
 #include "engine/text/rules/pattern.h"
 
 struct step {
@@ -171,9 +172,17 @@ static int replace_matches(const struct step *step, struct pattern_scratch *scra
 {
     size_t begin = 0, at = 0, from, to;
     int rc = 0;
+    struct strbuf stand_in = {0};
+    const char *seen = text; /* the text that the pattern sees */
+    if (new_characters_in(text, n_bytes)) {
+        if (!strbuf_add(&stand_in, text, n_bytes))
+            return text_facts_no_memory(err);
+        new_characters_replace(text, n_bytes, stand_in.data);
+        seen = stand_in.data;
+    }
     pattern_scratch_limit(scratch, n_bytes);
     while (at <= n_bytes &&
-           (rc = pattern_find(step->pattern, scratch, text, n_bytes, at, &from, &to, err)) > 0) {
+           (rc = pattern_find(step->pattern, scratch, seen, n_bytes, at, &from, &to, err)) > 0) {
         uint32_t point;
         strbuf_add(out, text + begin, from - begin);
         strbuf_add(out, step->facts.to, step->facts.n_to);
@@ -182,6 +191,7 @@ static int replace_matches(const struct step *step, struct pattern_scratch *scra
             at += to < n_bytes ? utf8_decode(text + to, n_bytes - to, &point) : 1;
     }
     strbuf_add(out, text + begin, n_bytes - begin);
+    strbuf_fini(&stand_in);
     return rc < 0 ? rc : 0;
 }
 

@@ -54,6 +54,14 @@ static const struct {
     {'d', "\\p{Nd}", "\\P{Nd}"},
     {'w', "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", NULL},
 };
+enum { WORD_CLASS = 2 };
+
+/* The characters that the dialect adds to the class of words above. */
+static const char *more_words(const struct reading *r)
+{
+    return r->dialect == PATTERN_RUST ? "\\x{200C}\\x{200D}"
+                                      : "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
+}
 
 static int hex_escape(struct reading *r, struct strbuf *out, size_t from)
 {
@@ -72,6 +80,17 @@ static int hex_escape(struct reading *r, struct strbuf *out, size_t from)
     r->at += braces;
     strbuf_printf(out, "\\x{%s}", digits);
     return 0;
+}
+
+/* True for the name of a script. PCRE2 would take a bare name for the script's extensions, too. */
+static bool is_script(const char *name)
+{
+    static const char *const others[] = {"Any",       "Alphabetic", "WSpace", "White_Space",
+                                         "Uppercase", "Lowercase",  "Emoji",  "Ideographic"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (strcmp(name, others[i]) == 0)
+            return false;
+    return strlen(name) > 2;
 }
 
 static int property(struct reading *r, struct strbuf *out, size_t from)
@@ -96,7 +115,7 @@ static int property(struct reading *r, struct strbuf *out, size_t from)
             return unbuilt(r, from, "an unknown property");
         r->at++;
     }
-    strbuf_printf(out, "\\%c{%s}", negative ? 'P' : 'p', name);
+    strbuf_printf(out, "\\%c{%s%s}", negative ? 'P' : 'p', is_script(name) ? "sc:" : "", name);
     return 0;
 }
 
@@ -113,11 +132,12 @@ static int escape(struct reading *r, struct strbuf *out, bool within)
             continue;
         if (negative && within && !classes[i].negative)
             return unbuilt(r, from, "a negated class within brackets");
+        const char *more = i == WORD_CLASS ? more_words(r) : "";
         r->at++;
         if (within)
-            strbuf_add_str(out, negative ? classes[i].negative : classes[i].positive);
+            strbuf_printf(out, "%s%s", negative ? classes[i].negative : classes[i].positive, more);
         else
-            strbuf_printf(out, "[%s%s]", negative ? "^" : "", classes[i].positive);
+            strbuf_printf(out, "[%s%s%s]", negative ? "^" : "", classes[i].positive, more);
         return 0;
     }
     if (c == 'x' || c == 'u')
@@ -132,11 +152,11 @@ static int escape(struct reading *r, struct strbuf *out, bool within)
             return 0;
         }
     if (!within && (c == 'b' || c == 'B')) {
-        const char *w = classes[2].positive;
+        const char *w = classes[WORD_CLASS].positive, *more = more_words(r);
         strbuf_printf(out,
-                      c == 'b' ? "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))"
-                               : "(?:(?<=[%s])(?=[%s])|(?<![%s])(?![%s]))",
-                      w, w, w, w);
+                      c == 'b' ? "(?:(?<=[%s%s])(?![%s%s])|(?<![%s%s])(?=[%s%s]))"
+                               : "(?:(?<=[%s%s])(?=[%s%s])|(?<![%s%s])(?![%s%s]))",
+                      w, more, w, more, w, more, w, more);
         r->at++;
         return 0;
     }

@@ -34,7 +34,9 @@ static int add_step(struct pretokenizer *pre, const struct split_step *facts, st
         bool any = strcmp(facts->pattern, TEXT_GROUPS) == 0;
         step->kind = any ? STEP_GROUPS : STEP_GROUPS_BEFORE_NO_WORD;
         pre->has_patterns = true;
-        const char *run = any ? "\\p{Nd}++" : "\\p{Nd}++(?![\\p{Alphabetic}\\p{M}\\p{Pc}])";
+        const char *run =
+            any ? "\\p{Nd}++"
+                : "\\p{Nd}++(?![\\p{Alphabetic}\\p{M}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE])";
         return pattern_create(run, strlen(run), PATTERN_PCRE2, &step->pattern, err);
     }
     if (!facts->literal) {

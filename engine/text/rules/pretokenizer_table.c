@@ -54,9 +54,9 @@
 #define CJK_AND_HANGUL "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 
 /* The same words, where Han characters are words of their own. */
-#define NO_HAN(class) "(?:(?!\\p{Han})" class ")"
+#define NO_HAN(class) "(?:(?!\\p{sc:Han})" class ")"
 #define KIMI_WORDS                                                                                 \
-    "\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "*" NO_HAN(                                   \
+    "\\p{sc:Han}+|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "*" NO_HAN(                                \
         LOWER) "+" ANY_CONTRACTIONS                                                                \
                "?|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "+" NO_HAN(                                \
                    LOWER) "*" ANY_CONTRACTIONS "?|\\p{N}{1,3}| ?[^" WS                             \

@@ -310,10 +310,9 @@ static int read_metaspace(struct part *part)
 
 static int read_whitespace(struct part *part)
 {
-    struct split_step step = own_pattern("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]+|"
-                                         "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{WSpace}]+",
-                                         SPLIT_REMOVED);
+    struct split_step step = own_pattern("\\w+|[^\\w\\s]+", SPLIT_REMOVED);
     step.invert = true;
+    step.dialect = PATTERN_RUST;
     return add_split(part, step);
 }
 

@@ -1,4 +1,4 @@
-#include "engine/text/source/hf_config.h"
+#include "engine/text/source/tokenizer_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -351,8 +351,8 @@ static int check_affixes(const struct text_facts *facts, struct error *err)
     return 0;
 }
 
-int hf_config_read(const struct tokenizer_folder *folder, struct text_facts *facts,
-                   struct error *err)
+int tokenizer_config_read(const struct tokenizer_folder *folder, struct text_facts *facts,
+                          struct error *err)
 {
     struct reading r = {facts, facts->file, err};
     int rc = read_added(&r, folder);
