@@ -2,11 +2,16 @@
 
 The conversations stand here, the templates in files of their own; the JSON files are made. The clock that
 strftime_now reads is fixed. Layout: README.md.
+
+    make_templates.py [FOLDER]     FOLDER: templates of your own, *.jinja; every conversation is rendered with each
+
+The unit test compares such a folder too: SLUICE_TEMPLATES=FOLDER build/dev/bin/test_engine_template_golden families
 """
 
 import datetime
 import json
 import pathlib
+import sys
 
 import jinja2
 from transformers.utils.chat_template_utils import _compile_jinja_template
@@ -194,19 +199,28 @@ TOOLS_TEMPLATES = {
 def run(template, inputs):
     try:
         return {"expected": template.render(**inputs, strftime_now=CLOCK.strftime)}
-    except jinja2.exceptions.TemplateError as e:
-        return {"error": e.message}
-    except Exception as e:  # a Python error inside a template: the interpreter must fail, too, with any message
+    except Exception as e:
+        if type(e) is jinja2.exceptions.TemplateError:  # by raise_exception
+            return {"error": e.message}
+        # an error of jinja2 or Python inside a template: the interpreter must fail, too, with any message
         return {"error": None, "note": f"{type(e).__name__}: {e}"}
 
 
+def conversations(name, foreign):
+    """The cases of a template. Every conversation is tried on a foreign template, which may refuse some."""
+    if foreign:
+        return WITH_TOOLS + PLAIN[5:] + [case for cases in EXTRA.values() for case in cases]
+    return (WITH_TOOLS if name in TOOLS_TEMPLATES else PLAIN) + EXTRA.get(name, [])
+
+
 def main():
-    total = failed = 0
-    for path in sorted(HERE.glob("*.jinja")):
+    total = failed = failures = 0
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    for path in sorted(folder.glob("*.jinja")):
         name = path.stem
         template = _compile_jinja_template(path.read_text(encoding="utf-8"))
         cases = []
-        for case, messages, more in (WITH_TOOLS if name in TOOLS_TEMPLATES else PLAIN) + EXTRA.get(name, []):
+        for case, messages, more in conversations(name, folder != HERE):
             inputs = {
                 "messages": messages, "tools": None, "documents": None, "add_generation_prompt": True,
                 "bos_token": "<s>", "eos_token": "</s>", **more,
@@ -215,10 +229,12 @@ def main():
         total += len(cases)
         failed += sum("error" in c for c in cases)
         if not any("expected" in c for c in cases):
-            raise SystemExit(f"{name}: no conversation renders")
+            print(f"{name}: no conversation renders: {cases[0]}")
+            failures += folder == HERE
         doc = {"template": path.name, "clock": CLOCK.isoformat(), "cases": cases}
         path.with_suffix(".json").write_text(json.dumps(doc, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     print(f"templates: {total} cases, {failed} of them errors")
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":
