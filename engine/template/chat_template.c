@@ -7,6 +7,8 @@
 
 #include "base/utf8.h"
 #include "engine/template/context.h"
+#include "engine/template/continuation.h"
+#include "engine/template/conversation.h"
 #include "engine/template/exec.h"
 #include "engine/template/parse/ast.h"
 #include "engine/template/parse/compiler.h"
@@ -21,6 +23,7 @@
 struct chat_template {
     struct arena arena; /* tokens, nodes and constants; never changes after compile */
     struct node *body;
+    struct conversation_form form;
 };
 
 static int check_text(const char *text, size_t n_bytes, struct error *err)
@@ -73,9 +76,12 @@ void chat_template_destroy(struct chat_template *template)
 static void run_body(struct interp *in, const struct chat_template *template,
                      const struct chat_template_input *input)
 {
-    if (!context_build(in, input) || !scope_push(in))
+    struct continuation continuation;
+    if (!context_build(in, input, &template->form, &continuation) || !scope_push(in))
         return;
     exec_list(in, template->body);
+    if (input->continue_field && interp_ok(in))
+        continuation_cut(in, &continuation);
 }
 
 int chat_template_check_json(const char *field, const char *json, enum chat_template_json kind,
@@ -106,4 +112,62 @@ int chat_template_render(const struct chat_template *template,
                        "chat template: no memory for %zu bytes of output", in.out.n_bytes);
     interp_fini(&in);
     return rc;
+}
+
+/* --- the form of tool calls --- */
+
+/* Renders a call whose message has the given content and arguments, both JSON. Returns true if the
+ * output shows the arguments and not what must not be in the output. */
+static bool shows_arguments(const struct chat_template *template, const char *content,
+                            const char *arguments, const char *wanted, const char *unwanted)
+{
+    enum { PROBE_STEPS = 200 * 1000, PROBE_OUTPUT_BYTES = 256 * 1024 };
+    char messages[512];
+    struct strbuf out = {0};
+    struct error err;
+    snprintf(messages, sizeof(messages),
+             "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+             "%s, \"tool_calls\": [{\"id\": \"call00000\", \"type\": \"function\", "
+             "\"function\": {\"name\": \"f\", \"arguments\": %s}}]}, {\"role\": \"tool\", "
+             "\"tool_call_id\": \"call00000\", \"name\": \"f\", \"content\": \"b\"}]",
+             content, arguments);
+    struct chat_template_input input = {
+        .messages_json = messages,
+        .tools_json = "[{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+                      "\"description\": \"c\", \"parameters\": {\"type\": \"object\", "
+                      "\"properties\": {}, \"required\": []}}}]",
+        .bos_token = "",
+        .eos_token = "",
+        .limits = {PROBE_STEPS, PROBE_OUTPUT_BYTES}};
+    bool good = chat_template_render(template, &input, &out, &err) == 0 &&
+                strstr(strbuf_str(&out), wanted) && !strstr(strbuf_str(&out), unwanted);
+    strbuf_fini(&out);
+    return good;
+}
+
+/* Returns false if the template shows neither form of arguments beside the content. */
+static bool probe_arguments(const struct chat_template *template, const char *content,
+                            enum conversation_arguments *out_arguments)
+{
+    static const char json[] = "{\"probe_key\": \"probe_value\"}";
+    /* Python's repr() of a dict shows a key in single quotes: no template means that */
+    bool object = shows_arguments(template, content, json, "probe_key", "'probe_key'");
+    /* a template that writes objects in a notation of its own is given objects */
+    bool as_json = object && shows_arguments(template, content, json, json, "'probe_key'");
+    /* tojson of a text shows escaped quotes */
+    bool text = shows_arguments(template, content, "\"{\\\"probe_key\\\": \\\"probe_value\\\"}\"",
+                                json, "\\\"probe_key");
+    *out_arguments = object && !(as_json && text) ? CONVERSATION_ARGUMENTS_OBJECT
+                     : text && !object            ? CONVERSATION_ARGUMENTS_TEXT
+                                                  : CONVERSATION_ARGUMENTS_AS_GIVEN;
+    return object || text;
+}
+
+void chat_template_probe(struct chat_template *template)
+{
+    struct conversation_form form = {0};
+    template->form = form;
+    if (!probe_arguments(template, "\"\"", &form.arguments))
+        form.null_content = probe_arguments(template, "null", &form.arguments);
+    template->form = form;
 }

@@ -5,6 +5,8 @@
 
 #include "base/utf8.h"
 #include "engine/template/chat_template.h"
+#include "engine/template/continuation.h"
+#include "engine/template/conversation.h"
 #include "engine/template/value/dict.h"
 #include "engine/template/value/interp.h"
 #include "engine/template/value/json_text.h"
@@ -84,10 +86,15 @@ static struct value messages_value(struct interp *in, const struct chat_template
     return in->failed ? value_none() : value_list(VALUE_LIST, list);
 }
 
-bool context_build(struct interp *in, const struct chat_template_input *input)
+bool context_build(struct interp *in, const struct chat_template_input *input,
+                   const struct conversation_form *form, struct continuation *out_continuation)
 {
     struct dict *dict = dict_new(in);
-    dict_set_str(in, dict, "messages", messages_value(in, input));
+    struct value messages = conversation_prepare(in, messages_value(in, input), form);
+    if (input->continue_field && interp_ok(in))
+        continuation_begin(in, &messages, input->continue_field, out_continuation);
+    if (interp_ok(in))
+        dict_set_str(in, dict, "messages", messages);
     dict_set_str(in, dict, "tools",
                  input->tools_json ? json_list(in, "tools", input->tools_json) : value_none());
     if (interp_ok(in))

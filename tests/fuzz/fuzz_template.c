@@ -1,5 +1,7 @@
-/* libFuzzer: chat templates. The input is a template, or a template, a NUL byte and the JSON of its
- * variables. Whatever comes: no crash, no leak, and a failure leaves the output untouched. */
+/* libFuzzer: chat templates. The input is a template, which a NUL byte and JSON may follow. The JSON
+ * is an object of variables, or an array of messages. The last message of an array stays open.
+ * Whatever comes: no crash, no leak, and a failure leaves the output untouched. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,10 +21,20 @@ static const char variables[] =
     "\"n\": null, \"f\": 1.5, \"users\": [{\"name\": \"bob\", \"age\": 3}, {\"name\": \"Al\", "
     "\"age\": 2}], \"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}";
 
+static const char conversation[] =
+    "[{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"\", "
+    "\"reasoning\": \"So\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "
+    "\"{\\\"a\\\": [1]}\"}}]}, {\"role\": \"assistant\", \"content\": [{\"type\": \"text\", "
+    "\"text\": \" Sure, \\ufdd0\"}]}]";
+
 static void render(const struct chat_template *template, const char *json)
 {
-    struct chat_template_input input = {
-        .kwargs_json = json, .add_generation_prompt = true, .now_unix_s = 1721952000};
+    bool is_list = json[0] == '[';
+    struct chat_template_input input = {.kwargs_json = is_list ? NULL : json,
+                                        .messages_json = is_list ? json : NULL,
+                                        .continue_field = is_list ? "content" : NULL,
+                                        .add_generation_prompt = true,
+                                        .now_unix_s = 1721952000};
     struct strbuf out = {0};
     struct error err = {0};
     int rc = chat_template_render(template, &input, &out, &err);
@@ -45,6 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     char *json = nul ? strndup((const char *)nul + 1, size - n_text - 1) : NULL;
     render(template, json ? json : variables);
+    chat_template_probe(template);
+    render(template, json ? json : conversation);
     free(json);
     chat_template_destroy(template);
     return 0;

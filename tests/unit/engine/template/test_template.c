@@ -347,6 +347,14 @@ static const struct {
     {{.messages = &(const struct chat_message){.role = "u", .extra_json = "7"}, .n_messages = 1},
      "messages.extra_json",
      "JSON"},
+    {{.continue_field = "content"}, "continue_final_message", ""},
+    {{.messages_json = "[7]", .continue_field = "content"}, "continue_final_message", ""},
+    {{.messages_json = "[{\"role\": \"u\"}]", .continue_field = "content"},
+     "continue_final_message",
+     ""},
+    {{.messages_json = "[{\"content\": \"not rendered\"}]", .continue_field = "content"},
+     "continue_final_message",
+     ""},
 };
 
 static void test_bad_input_names_the_field(void **state)
@@ -366,6 +374,29 @@ static void test_bad_input_names_the_field(void **state)
     assert_null(render("x", &input, &err));
     assert_true(names_all(err.message, "64"));
     free(deep);
+}
+
+/* A client's text may hold the mark of the open end: another mark is taken. */
+static void test_an_open_message_may_hold_marks(void **state)
+{
+    (void)state;
+    struct chat_template_input input = {
+        .messages_json = "[{\"content\": \"SLUICE_OPEN_END_B SLUICE_OPEN_END_A\"}, {\"content\": "
+                         "[{\"text\": \"SLUICE_OPEN_END_A SLUICE_OPEN_END_C SLUICE_OPEN_END_\"}]}]",
+        .continue_field = "content"};
+    assert_renders("{{ messages[0].content }};{{ messages[1].content[0].text }}.", &input,
+                   "SLUICE_OPEN_END_B SLUICE_OPEN_END_A;"
+                   "SLUICE_OPEN_END_A SLUICE_OPEN_END_C SLUICE_OPEN_END_");
+    struct strbuf all = {0};
+    struct error err = {0};
+    strbuf_add_str(&all, "[{\"content\": \"");
+    for (char letter = 'A'; letter <= 'Z'; letter++)
+        strbuf_printf(&all, "SLUICE_OPEN_END_%c", letter);
+    strbuf_add_str(&all, "\"}]");
+    input.messages_json = strbuf_str(&all);
+    assert_null(render("{{ messages[0].content }}", &input, &err));
+    assert_string_equal(err.field, "continue_final_message");
+    strbuf_fini(&all);
 }
 
 static void test_bad_text_is_refused(void **state)
@@ -479,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_long_flat_expressions_are_not_deep),
         cmocka_unit_test(test_building_text_piece_by_piece_is_linear),
         cmocka_unit_test(test_bad_input_names_the_field),
+        cmocka_unit_test(test_an_open_message_may_hold_marks),
         cmocka_unit_test(test_bad_text_is_refused),
         cmocka_unit_test(test_output_is_appended_and_untouched_on_failure),
         cmocka_unit_test(test_one_template_renders_on_many_threads),

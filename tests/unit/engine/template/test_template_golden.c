@@ -44,8 +44,8 @@ static char *load_text(const char *path, size_t *out_bytes)
 }
 
 /* Renders with all variables as keyword arguments. True: *out holds text; false: err is set. */
-static bool render(const char *text, size_t n_bytes, const json_t *variables, int64_t clock,
-                   struct strbuf *out, struct error *err)
+static bool render_variables(const char *text, size_t n_bytes, const json_t *variables,
+                             int64_t clock, struct strbuf *out, struct error *err)
 {
     struct chat_template *template = NULL;
     char *json = json_dumps(variables, JSON_ENCODE_ANY);
@@ -59,13 +59,58 @@ static bool render(const char *text, size_t n_bytes, const json_t *variables, in
     return rc == 0;
 }
 
+/* Takes a member out of an object. Returns its JSON text (owned); NULL if absent or null. */
+static char *take_json(json_t *object, const char *key)
+{
+    json_t *v = json_object_get(object, key);
+    char *text = v && !json_is_null(v) ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+    json_object_del(object, key);
+    return text;
+}
+
+/* Renders a conversation as apply_chat_template does with the same arguments. */
+static bool render_chat(const char *text, size_t n_bytes, const json_t *arguments, int64_t clock,
+                        struct strbuf *out, struct error *err)
+{
+    struct chat_template *template = NULL;
+    json_t *rest = json_copy((json_t *)(uintptr_t)arguments);
+    const json_t *open = json_object_get(arguments, "continue_final_message");
+    char *messages = take_json(rest, "messages"), *tools = take_json(rest, "tools");
+    struct chat_template_input input = {
+        .messages_json = messages,
+        .tools_json = tools,
+        .add_generation_prompt = json_is_true(json_object_get(rest, "add_generation_prompt")),
+        .continue_field = json_is_string(open) ? json_string_value(open)
+                          : json_is_true(open) ? "content"
+                                               : NULL,
+        .now_unix_s = clock};
+    json_object_del(rest, "add_generation_prompt");
+    json_object_del(rest, "continue_final_message");
+    char *kwargs = json_dumps(rest, 0);
+    input.kwargs_json = kwargs;
+    int rc = chat_template_compile(text, n_bytes, &template, err);
+    if (!rc)
+        rc = chat_template_render(template, &input, out, err);
+    chat_template_destroy(template);
+    json_decref(rest);
+    free(messages);
+    free(tools);
+    free(kwargs);
+    assert_int_equal(rc, err->status);
+    return rc == 0;
+}
+
+typedef bool render_fn(const char *text, size_t n_bytes, const json_t *inputs, int64_t clock,
+                       struct strbuf *out, struct error *err);
+
 /* Returns true if the outcome is as expected; prints a difference. */
-static bool check(const char *what, const char *text, size_t n_bytes, const json_t *variables,
-                  int64_t clock, const json_t *expected, const char *error_part)
+static bool check(render_fn *render, const char *what, const char *text, size_t n_bytes,
+                  const json_t *inputs, int64_t clock, const json_t *expected,
+                  const char *error_part)
 {
     struct strbuf out = {0};
     struct error err = {0};
-    bool ok = render(text, n_bytes, variables, clock, &out, &err);
+    bool ok = render(text, n_bytes, inputs, clock, &out, &err);
     bool good;
     if (json_is_string(expected))
         good = ok && out.n_bytes == json_string_length(expected) &&
@@ -87,9 +132,10 @@ static int64_t parse_clock(const char *text)
     return (int64_t)timegm(&tm);
 }
 
-static size_t check_family(const char *folder, const char *name, size_t *n_bad)
+static size_t check_family(const char *folder, const char *name, const json_t *shared,
+                           size_t *n_bad)
 {
-    char path[512], what[256];
+    char path[512], what[1024];
     size_t n_bytes;
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     json_t *golden = load_json(path);
@@ -102,7 +148,10 @@ static size_t check_family(const char *folder, const char *name, size_t *n_bad)
         const json_t *one = json_array_get(cases, i);
         snprintf(what, sizeof(what), "%s: %s", name,
                  json_string_value(json_object_get(one, "name")));
-        *n_bad += !check(what, text, n_bytes, json_object_get(one, "inputs"), clock,
+        const json_t *inputs = json_object_get(one, "inputs");
+        if (!inputs)
+            inputs = json_object_get(shared, json_string_value(json_object_get(one, "name")));
+        *n_bad += !check(render_chat, what, text, n_bytes, inputs, clock,
                          json_object_get(one, "expected"),
                          json_string_value(json_object_get(one, "error")));
     }
@@ -119,16 +168,20 @@ static void test_families_render_as_jinja_does(void **state)
     const char *own = getenv("SLUICE_TEMPLATES"), *folder = own ? own : GOLDEN "templates";
     DIR *dir = opendir(folder);
     assert_non_null(dir);
+    char path[512];
+    snprintf(path, sizeof(path), "%s/shared_inputs.json", folder);
+    json_t *shared = load_json(path);
     size_t n_families = 0, n_cases = 0, n_bad = 0;
     struct dirent *entry;
     while ((entry = readdir(dir))) {
         const char *dot = strrchr(entry->d_name, '.');
-        if (!dot || strcmp(dot, ".json") != 0)
+        if (!dot || strcmp(dot, ".json") != 0 || !strcmp(entry->d_name, "shared_inputs.json"))
             continue;
         n_families++;
-        n_cases += check_family(folder, entry->d_name, &n_bad);
+        n_cases += check_family(folder, entry->d_name, shared, &n_bad);
     }
     closedir(dir);
+    json_decref(shared);
     print_message("%zu templates, %zu cases, %zu differ\n", n_families, n_cases, n_bad);
     assert_true(own || n_families >= 45);
     assert_int_equal(n_bad, 0);
@@ -146,8 +199,9 @@ static void test_pieces_render_as_jinja_does(void **state)
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *one = json_array_get(cases, i);
         const json_t *text = json_object_get(one, "template");
-        n_bad += !check(json_string_value(text), json_string_value(text), json_string_length(text),
-                        context, clock, json_object_get(one, "expected"), NULL);
+        n_bad += !check(render_variables, json_string_value(text), json_string_value(text),
+                        json_string_length(text), context, clock, json_object_get(one, "expected"),
+                        NULL);
     }
     assert_int_equal(n_bad, 0);
     json_decref(golden);
