@@ -6,7 +6,7 @@
  * Threads: the owner opens and closes; every other call may come from any thread. The engine has a
  * loop thread of its own. Submit copies all inputs; events are copied out; nothing is shared
  * afterwards. The loop handles token ids, not text. Callers render templates, encode and decode on
- * their own threads with tokenizer.h, detokenizer.h and chat_template.h. These headers,
+ * their own threads with tokenizer.h, detokenizer.h and chat_templates.h. These headers,
  * engine_config.h (settings of engines and requests) and engine_stats.h (figures) are part of this
  * contract. */
 #pragma once
@@ -19,6 +19,7 @@
 #include "engine/engine_stats.h"
 #include "engine/format/checkpoint_files.h"
 #include "engine/template/chat_template.h"
+#include "engine/template/chat_templates.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/sample.h"
@@ -43,11 +44,8 @@ int engine_health(struct engine *engine, struct error *err);
 /* --- facts: immutable, borrowed until close --- */
 
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
-/* NULL if the model has no template, or a template that does not compile. */
-const struct chat_template *engine_chat_template(const struct engine *engine);
-/* Why the model's template does not compile: the answer to chat requests. status 0: the template
- * compiles. */
-const struct error *engine_chat_template_error(const struct engine *engine);
+/* The model's chat templates by name; never NULL, maybe empty. */
+const struct chat_templates *engine_chat_templates(const struct engine *engine);
 /* The draft model's file name and longest sequence; NULL and 0 without a draft model. */
 const char *engine_draft_name(const struct engine *engine, uint32_t *out_context_tokens);
 /* "cpu/avx512/…": equal ids promise equal bits. */

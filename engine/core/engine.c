@@ -11,7 +11,7 @@
 #include "engine/model/model.h"
 #include "engine/model/step.h"
 #include "engine/request/draft.h"
-#include "engine/template/chat_template.h"
+#include "engine/template/chat_templates.h"
 #include "engine/text/tokenizer.h"
 
 enum { LARGEST_CONCURRENT = 4096, LARGEST_QUEUE = 1 << 16, LARGEST_CONTEXT = 1 << 24 };
@@ -69,24 +69,19 @@ static int check_config(const struct engine_config *cfg, struct error *err)
 
 /* --- opening --- */
 
-static int open_template(struct engine *e, struct error *err)
+static int open_templates(struct engine *e, struct error *err)
 {
-    const char *text = tokenizer_info(e->tokenizer)->chat_template;
-    if (!text)
-        return 0;
-    struct error why;
-    int rc = chat_template_compile(text, strlen(text), &e->chat_template, &why);
-    if (!rc)
-        return 0;
-    /* out of memory says nothing about the template */
-    if (rc == STATUS_RESOURCE_EXHAUSTED && !why.reason) {
-        *err = why;
-        return rc;
+    const struct tokenizer_info *info = tokenizer_info(e->tokenizer);
+    int rc = chat_templates_create(&e->templates, err);
+    if (!rc && info->chat_template)
+        rc = chat_templates_add(e->templates, CHAT_TEMPLATES_DEFAULT, info->chat_template, err);
+    for (uint32_t i = 0; i < info->n_templates && !rc; i++) {
+        rc =
+            chat_templates_add(e->templates, info->templates[i].name, info->templates[i].text, err);
+        if (rc == STATUS_INVALID_ARGUMENT)
+            rc = 0; /* no request can give that name */
     }
-    e->chat_template = NULL;
-    e->template_error = why;
-    error_prefix(&e->template_error, "the model's chat template");
-    return 0;
+    return rc;
 }
 
 /* Opens the draft model beside the model, in the other_bytes that the model's load left free. */
@@ -132,7 +127,7 @@ static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *e
     if (!e->tokenizer)
         rc = tokenizer_open(ckpt, &e->tokenizer, err);
     if (!rc)
-        rc = open_template(e, err);
+        rc = open_templates(e, err);
     if (!rc)
         rc = engine_choose_sizes(&e->cfg, ckpt, err);
     if (!rc && e->cfg.draft_path)
@@ -325,7 +320,7 @@ void engine_close(struct engine *e)
     free(e->deferred_result);
     draft_model_close(e->draft_model);
     executor_close(e->executor);
-    chat_template_destroy(e->chat_template);
+    chat_templates_destroy(e->templates);
     tokenizer_close(e->tokenizer);
     free(e);
 }
@@ -337,14 +332,9 @@ const struct tokenizer *engine_tokenizer(const struct engine *e)
     return e->tokenizer;
 }
 
-const struct chat_template *engine_chat_template(const struct engine *e)
+const struct chat_templates *engine_chat_templates(const struct engine *e)
 {
-    return e->chat_template;
-}
-
-const struct error *engine_chat_template_error(const struct engine *e)
-{
-    return &e->template_error;
+    return e->templates;
 }
 
 const struct model_info *engine_model_info(const struct engine *e)

@@ -45,8 +45,7 @@ struct shared_stats {
 struct engine {
     /* immutable after open */
     struct tokenizer *tokenizer;
-    struct chat_template *chat_template;
-    struct error template_error;
+    struct chat_templates *templates;
     struct executor *executor;
     struct draft_model *draft_model; /* NULL: no draft model */
     struct executor_plan memory;     /* sum over model and draft model */

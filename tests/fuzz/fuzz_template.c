@@ -1,5 +1,5 @@
-/* libFuzzer: chat templates. The input is a template, which a NUL byte and JSON may follow. The JSON
- * is an object of variables, or an array of messages. The last message of an array stays open.
+/* libFuzzer: chat templates. The input is a template, which a NUL byte and JSON may follow. The
+ * JSON is an object of variables, or an array of messages. The last message of an array stays open.
  * Whatever comes: no crash, no leak, and a failure leaves the output untouched. */
 #include <stdbool.h>
 #include <stddef.h>

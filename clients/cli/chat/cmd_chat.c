@@ -101,6 +101,7 @@ static int count_tokens(struct chat *chat, size_t *out_n, struct error *err)
     request.model = (char *)(uintptr_t)chat->model;
     request.version = (char *)(uintptr_t)chat->cli->settings.version;
     request.input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_CHAT;
+    body.template_ = (char *)(uintptr_t)chat->cli->settings.template_name;
     request.chat = &body;
     rc = cli_call_server(chat->cli, "Tokenize", &request.base, &message, err);
     free(body.messages);
@@ -180,6 +181,7 @@ static int request_answer(struct chat *chat, struct error *err)
     request.model = (char *)(uintptr_t)chat->model;
     request.version = (char *)(uintptr_t)chat->cli->settings.version;
     request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    body.template_ = (char *)(uintptr_t)chat->cli->settings.template_name;
     request.chat = &body;
     sampling_fill(chat->cli, &parts, &request);
     rc = answer_run(chat->cli, chat->client, &request, &answer, err);

@@ -43,6 +43,7 @@ static void fill_prompt(const struct cli_settings *s, bool chat, char *prompt,
     r->messages[n++] = &r->user;
     r->chat.messages = r->messages;
     r->chat.n_messages = n;
+    r->chat.template_ = (char *)(uintptr_t)s->template_name;
     r->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
     r->request.chat = &r->chat;
 }

@@ -66,6 +66,7 @@ static int tokenize(struct cli *cli, const char *text, struct error *err)
             messages[chat.n_messages++] = &system;
         messages[chat.n_messages++] = &user;
         chat.messages = messages;
+        chat.template_ = (char *)(uintptr_t)s->template_name;
         request.input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_CHAT;
         request.chat = &chat;
     } else {
@@ -141,8 +142,9 @@ static int check_usage(const struct cli *cli, struct error *err)
     if (!s->detokenize && cli_word(cli, 2))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "\"%s\": too many arguments; put the text in quotes", cli_word(cli, 2));
-    if (s->system[0] && !s->chat)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--system: give --chat too");
+    if ((s->system[0] || s->template_name[0]) && !s->chat)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--%s: give --chat too",
+                         s->system[0] ? "system" : "template");
     return 0;
 }
 
@@ -177,6 +179,8 @@ static const struct option_spec tokenize_specs[] = {
      "treat the text as a user's message and apply the chat template", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT",
      "system message before the user's message", 0, 0},
+    {"template", 0, OPTION_STRING, CLI_OPTION(template_name), "", "NAME",
+     "chat template of the model to use; empty: default", 0, 0},
     {"special", 0, OPTION_BOOL, CLI_OPTION(special), "false", NULL,
      "accept special tokens in the text, and show them in the result", 0, 0},
     {"no-bos", 0, OPTION_BOOL, CLI_OPTION(no_bos), "false", NULL,

@@ -38,6 +38,7 @@ struct cli_settings {
     uint64_t interval_ms;
     /* run, chat */
     const char *system, *stop, *priority; /* priority: also bench serve */
+    const char *template_name;            /* name of the model's chat template, or "" */
     uint64_t speculate;                   /* also bench */
     uint64_t max_tokens, min_tokens, seed, top_k;
     double temperature, top_p, min_p, typical_p;

@@ -86,6 +86,8 @@ static const struct option_spec sampling_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "version to use; empty: by the model's traffic, else the ready version registered last", 0, 0},
     {"system", 0, OPTION_STRING, CLI_OPTION(system), "", "TEXT", "system message", 0, 0},
+    {"template", 0, OPTION_STRING, CLI_OPTION(template_name), "", "NAME",
+     "chat template of the model to use; empty: default", 0, 0},
     {"stats", 0, OPTION_BOOL, CLI_OPTION(stats), "false", NULL,
      "print time to first token, tokens/s and resumes to stderr", 0, 0},
     {"timeout", 0, OPTION_MS, CLI_OPTION(timeout_ms), "0", "TIME", "deadline of an answer; 0: none",

@@ -245,6 +245,12 @@ static int check_chat(const Sluice__V1__Chat *chat, const char *field, struct li
             return error_field(err, name, "is empty");
         rc = check_length(chat->messages[i]->role, MAX_KEY_BYTES, name, err);
     }
+    snprintf(name, sizeof(name), "%.40s.template", field);
+    if (!rc)
+        rc = check_length(chat->template_, MAX_KEY_BYTES, name, err);
+    snprintf(name, sizeof(name), "%.40s.continue_field", field);
+    if (!rc)
+        rc = check_length(chat->continue_field, MAX_KEY_BYTES, name, err);
     if (rc)
         return rc;
     snprintf(name, sizeof(name), "%.40s.tools_json", field);

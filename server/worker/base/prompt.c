@@ -1,6 +1,5 @@
 #include "server/worker/base/prompt.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,8 +85,7 @@ static int extra_json(const Sluice__V1__ChatMessage *m, const char *field, struc
  * A template reads one text per message and writes one text. Literals of control tokens in a
  * user's text must not become those tokens afterwards. So each literal gets a mark after its
  * first character before the template runs. Afterwards the marks are removed and their places
- * are kept. A mark is a noncharacter, U+FDD0 to U+FDEF, that no message contains. Another mark
- * shows the end of the last message if that is to be continued. */
+ * are kept. A mark is a noncharacter, U+FDD0 to U+FDEF, that no message contains. */
 
 enum { MARK_BYTES = 3, N_MARKS = 32 };
 
@@ -98,29 +96,18 @@ static void spell_mark(unsigned i, char out[MARK_BYTES + 1])
     out[3] = '\0';
 }
 
-struct marks {
-    char literal[MARK_BYTES + 1], end[MARK_BYTES + 1];
-};
-
-/* Finds the next unused mark, from *i on. */
-static bool find_mark(const Sluice__V1__Chat *chat, unsigned *i, char out[MARK_BYTES + 1])
+/* Finds a mark that no message contains. */
+static bool find_mark(const Sluice__V1__Chat *chat, char out[MARK_BYTES + 1])
 {
-    while (*i < N_MARKS) {
+    for (unsigned i = 0; i < N_MARKS; i++) {
         bool held = false;
-        spell_mark((*i)++, out);
+        spell_mark(i, out);
         for (size_t m = 0; m < chat->n_messages && !held; m++)
             held = strstr(chat->messages[m]->content, out) != NULL;
         if (!held)
             return true;
     }
     return false;
-}
-
-static bool find_marks(const Sluice__V1__Chat *chat, struct marks *out)
-{
-    unsigned i = 0;
-    return find_mark(chat, &i, out->literal) &&
-           (!chat->continue_final_message || find_mark(chat, &i, out->end));
 }
 
 static bool is_untrusted(const char *role)
@@ -200,19 +187,8 @@ void prompt_guard_fini(struct prompt_guard *guard)
 
 /* --- rendering --- */
 
-/* Returns the content with a mark and a space at its end. If the template trims, the space is
- * gone afterwards. */
-static const char *mark_end(const char *content, const char *mark, struct arena *arena)
-{
-    size_t n_bytes = strlen(content) + MARK_BYTES + 2;
-    char *out = arena_alloc(arena, n_bytes);
-    if (out)
-        snprintf(out, n_bytes, "%s%s ", content, mark);
-    return out;
-}
-
 static int fill_messages(const Sluice__V1__Chat *chat, const struct tokenizer *tok,
-                         const struct marks *marks, const char *field, struct arena *arena,
+                         const char *mark, const char *field, struct arena *arena,
                          struct chat_template_input *input, struct error *err)
 {
     struct chat_message *messages = arena_calloc(arena, chat->n_messages + 1, sizeof(*messages));
@@ -222,12 +198,8 @@ static int fill_messages(const Sluice__V1__Chat *chat, const struct tokenizer *t
         char name[ERROR_FIELD_BYTES];
         const Sluice__V1__ChatMessage *m = chat->messages[i];
         snprintf(name, sizeof(name), "%.60s.messages[%zu]", field, i);
-        bool open = chat->continue_final_message && i + 1 == chat->n_messages;
-        const char *content = is_untrusted(m->role)
-                                  ? mark_content(tok, m->content, marks->literal, arena)
-                                  : m->content;
-        if (content && open)
-            content = mark_end(content, marks->end, arena);
+        const char *content =
+            is_untrusted(m->role) ? mark_content(tok, m->content, mark, arena) : m->content;
         if (!content)
             return out_of_memory(err);
         messages[i] = (struct chat_message){.role = m->role,
@@ -262,53 +234,10 @@ static int fill_tools(const Sluice__V1__Chat *chat, const char *field, struct ar
     return rc ? rc : input->tools_json ? 0 : out_of_memory(err);
 }
 
-/* Removes the marks of content that a template renders more than once. */
-static void drop_marks(struct strbuf *text, const char *mark)
-{
-    size_t to = 0;
-    for (size_t i = 0; i < text->n_bytes;) {
-        if (text->n_bytes - i >= MARK_BYTES && memcmp(text->data + i, mark, MARK_BYTES) == 0)
-            i += MARK_BYTES;
-        else
-            text->data[to++] = text->data[i++];
-    }
-    text->data[to] = '\0';
-    text->n_bytes = to;
-}
-
-/* Leaves the last message open: cuts the text at the last end mark. Also cuts the white space
- * before the mark that the template would have trimmed. */
-static int cut_after_content(const char *content, const char *mark, const char *field,
-                             struct strbuf *out, struct error *err)
-{
-    char name[ERROR_FIELD_BYTES];
-    size_t n = out->n_bytes;
-    while (n >= MARK_BYTES && memcmp(out->data + n - MARK_BYTES, mark, MARK_BYTES) != 0)
-        n--;
-    if (n < MARK_BYTES) {
-        snprintf(name, sizeof(name), "%.60s.continue_final_message", field);
-        return error_field(err, name, "the template does not render the last message's content");
-    }
-    bool trimmed = out->data[n] != ' ';
-    n -= MARK_BYTES;
-    size_t n_content = strlen(content), n_text = n_content;
-    while (n_text && isspace((unsigned char)content[n_text - 1]))
-        n_text--;
-    if (trimmed && n_text) /* n_text 0: the template has trimmed all from the left */
-        while (n_content > n_text && n && out->data[n - 1] == content[n_content - 1]) {
-            n_content--;
-            n--;
-        }
-    out->n_bytes = n;
-    out->data[n] = '\0';
-    drop_marks(out, mark);
-    return 0;
-}
-
 static int render(const struct chat_template *template, const struct chat_template_limits *limits,
-                  const struct tokenizer *tok, const Sluice__V1__Chat *chat,
-                  const struct marks *marks, const char *field, int64_t now_unix_s,
-                  struct arena *arena, struct strbuf *out, struct error *err)
+                  const struct tokenizer *tok, const Sluice__V1__Chat *chat, const char *mark,
+                  const char *field, int64_t now_unix_s, struct arena *arena, struct strbuf *out,
+                  struct error *err)
 {
     const struct tokenizer_info *info = tokenizer_info(tok);
     char kwargs_name[ERROR_FIELD_BYTES];
@@ -324,58 +253,103 @@ static int render(const struct chat_template *template, const struct chat_templa
             chat->has_add_generation_prompt ? chat->add_generation_prompt : true,
         .now_unix_s = now_unix_s,
         .limits = *limits};
-    if (chat->continue_final_message)
+    if (chat->continue_final_message) {
         input.add_generation_prompt = false;
-    int rc = fill_messages(chat, tok, marks, field, arena, &input, err);
+        input.continue_field = chat->continue_field[0] ? chat->continue_field : "content";
+    }
+    int rc = fill_messages(chat, tok, mark, field, arena, &input, err);
     if (!rc)
         rc = fill_tools(chat, field, arena, &input, err);
-    if (!rc)
-        rc = chat_template_render(template, &input, out, err);
-    if (!rc && chat->continue_final_message && chat->n_messages)
-        rc = cut_after_content(chat->messages[chat->n_messages - 1]->content, marks->end, field,
-                               out, err);
+    if (rc)
+        return rc;
+    rc = chat_template_render(template, &input, out, err);
+    if (rc && strcmp(err->field, "continue_final_message") == 0)
+        snprintf(err->field, sizeof(err->field), "%.60s.continue_final_message", field);
     return rc;
 }
 
-int prompt_render_chat(const struct chat_template *template,
+/* Checks fields that exclude each other, and the names of fields. */
+static int check_chat(const Sluice__V1__Chat *chat, const char *field, struct error *err)
+{
+    char name[ERROR_FIELD_BYTES];
+    snprintf(name, sizeof(name), "%.60s.messages", field);
+    if (!chat->n_messages)
+        return error_field(err, name, "is empty");
+    snprintf(name, sizeof(name), "%.60s.template", field);
+    if (chat->template_[0] && chat->template_override[0])
+        return error_field(err, name, "excludes template_override");
+    snprintf(name, sizeof(name), "%.60s.continue_field", field);
+    if (chat->continue_field[0] && !chat->continue_final_message)
+        return error_field(err, name, "needs continue_final_message");
+    if (chat->continue_field[0] && strcmp(chat->continue_field, "content") != 0 &&
+        strcmp(chat->continue_field, "reasoning_content") != 0)
+        return error_field(err, name, "is neither \"content\" nor \"reasoning_content\"");
+    snprintf(name, sizeof(name), "%.60s.add_generation_prompt", field);
+    if (chat->continue_final_message && chat->has_add_generation_prompt &&
+        chat->add_generation_prompt)
+        return error_field(err, name, "excludes continue_final_message");
+    return 0;
+}
+
+/* Compiles the request's own template. */
+static int compile_override(const Sluice__V1__Chat *chat, const char *field,
+                            struct chat_template **out_template, struct error *err)
+{
+    const char *text = chat->template_override;
+    int rc = chat_template_compile(text, strlen(text), out_template, err);
+    if (rc) {
+        snprintf(err->field, sizeof(err->field), "%s.template_override", field);
+        return error_prefix(err, "%s.template_override", field);
+    }
+    for (size_t i = 0; i < chat->n_messages; i++)
+        if (chat->messages[i]->tool_calls_json[0]) {
+            chat_template_probe(*out_template);
+            break;
+        }
+    return 0;
+}
+
+/* Finds the template of a chat: the model's by name, or *out_own (owned), which the request has. */
+static int choose_template(const struct chat_templates *templates, const Sluice__V1__Chat *chat,
+                           const char *field, const struct chat_template **out_template,
+                           struct chat_template **out_own, struct error *err)
+{
+    if (chat->template_override[0]) {
+        int rc = compile_override(chat, field, out_own, err);
+        *out_template = *out_own;
+        return rc;
+    }
+    int rc =
+        chat_templates_find(templates, chat->template_, chat->n_tools_json > 0, out_template, err);
+    if (rc && err->field[0])
+        snprintf(err->field, sizeof(err->field), "%.60s.template", field);
+    return rc;
+}
+
+int prompt_render_chat(const struct chat_templates *templates,
                        const struct chat_template_limits *limits, const struct tokenizer *tok,
                        const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
                        struct strbuf *out, struct prompt_guard *out_guard, struct error *err)
 {
-    char name[ERROR_FIELD_BYTES];
-    struct marks marks;
+    char name[ERROR_FIELD_BYTES], mark[MARK_BYTES + 1];
+    const struct chat_template *template = NULL;
     struct chat_template *own = NULL;
     struct arena arena;
-    if (!chat->n_messages) {
-        snprintf(name, sizeof(name), "%.60s.messages", field);
-        return error_field(err, name, "is empty");
-    }
-    if (!find_marks(chat, &marks)) {
+    int rc = check_chat(chat, field, err);
+    if (rc)
+        return rc;
+    if (!find_mark(chat, mark)) {
         snprintf(name, sizeof(name), "%.60s.messages", field);
         return error_field(
-            err, name,
-            "use too many of the noncharacters U+FDD0 to U+FDEF; leave two of them unused");
+            err, name, "use all of the noncharacters U+FDD0 to U+FDEF; leave one of them unused");
     }
-    if (chat->template_override[0]) {
-        const char *text = chat->template_override;
-        int rc = chat_template_compile(text, strlen(text), &own, err);
-        if (rc) {
-            snprintf(err->field, sizeof(err->field), "%s.template_override", field);
-            return error_prefix(err, "%s.template_override", field);
-        }
-        template = own;
-    }
-    if (!template) {
-        error_set(err, STATUS_FAILED_PRECONDITION,
-                  "%s: the model has no chat template; give text or token_ids, or "
-                  "template_override",
-                  field);
-        return error_reason(err, REASON_NO_CHAT_TEMPLATE);
-    }
+    rc = choose_template(templates, chat, field, &template, &own, err);
+    if (rc)
+        return rc;
     arena_init(&arena, 0, ARENA_LIMIT_BYTES);
-    int rc = render(template, limits, tok, chat, &marks, field, now_unix_s, &arena, out, err);
+    rc = render(template, limits, tok, chat, mark, field, now_unix_s, &arena, out, err);
     if (!rc)
-        rc = take_marks(out, marks.literal, out_guard, err);
+        rc = take_marks(out, mark, out_guard, err);
     if (rc && own && !err->field[0] && (rc != STATUS_RESOURCE_EXHAUSTED || err->reason))
         snprintf(err->field, sizeof(err->field), "%s.template_override", field);
     arena_fini(&arena);

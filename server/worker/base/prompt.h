@@ -8,8 +8,8 @@
 
 #include "sluice/v1/inference.pb-c.h"
 
-struct chat_template;
 struct chat_template_limits;
+struct chat_templates;
 struct error;
 struct strbuf;
 struct token_list;
@@ -23,10 +23,10 @@ struct prompt_guard {
 };
 void prompt_guard_fini(struct prompt_guard *guard);
 
-/* Appends the rendered conversation to `out`, which must be empty. `template` NULL:
- * FAILED_PRECONDITION (reason NO_CHAT_TEMPLATE) unless the chat has a template of its own.
- * Errors name the field under `field` ("chat"). */
-int prompt_render_chat(const struct chat_template *template,
+/* Appends the rendered conversation to `out`, which must be empty. The chat's `template` chooses
+ * among `templates`, unless the chat has a template of its own. FAILED_PRECONDITION (reason
+ * NO_CHAT_TEMPLATE): the model has none. Errors name the field under `field` ("chat"). */
+int prompt_render_chat(const struct chat_templates *templates,
                        const struct chat_template_limits *limits, const struct tokenizer *tok,
                        const Sluice__V1__Chat *chat, const char *field, int64_t now_unix_s,
                        struct strbuf *out, struct prompt_guard *out_guard, struct error *err);

@@ -52,11 +52,7 @@ static int chat_prompt(struct worker *worker, const struct tokenizer *tok,
     const Sluice__V1__Chat *chat = submit->request->chat;
     struct strbuf text = {0};
     struct prompt_guard guard = {0};
-    if (!worker->template && worker->template_error.status && !chat->template_override[0]) {
-        *err = worker->template_error;
-        return err->status;
-    }
-    int rc = prompt_render_chat(worker->template, &worker->template_limits, tok, chat, "chat",
+    int rc = prompt_render_chat(worker->templates, &worker->template_limits, tok, chat, "chat",
                                 submit->template_time_unix_ns / NS_PER_S, &text, &guard, err);
     if (!rc)
         rc = prompt_encode_rendered(tok, &text, &guard, ids, err);

@@ -96,20 +96,27 @@ static void on_notify(void *ctx)
     wake_signal(ctx);
 }
 
-static int open_template(struct worker *worker, struct error *err)
+/* A template of the settings replaces all of the model's. */
+static int open_templates(struct worker *worker, struct error *err)
 {
     const char *path = worker->settings->chat_template_file;
     const char *text = worker->settings->config.chat_template;
+    struct chat_template *own = NULL;
     worker->template_limits = settings_template_limits(worker->settings);
-    if (path[0] || text[0]) {
-        int rc = text[0] ? chat_template_compile(text, strlen(text), &worker->own_template, err)
-                         : template_file_load(path, &worker->own_template, err);
-        worker->template = worker->own_template;
-        return rc && text[0] ? error_prefix(err, "config.chat_template") : rc;
-    }
-    worker->template = engine_chat_template(worker->engine);
-    worker->template_error = *engine_chat_template_error(worker->engine);
-    return 0;
+    worker->templates = engine_chat_templates(worker->engine);
+    if (!path[0] && !text[0])
+        return 0;
+    int rc = text[0] ? chat_template_compile(text, strlen(text), &own, err)
+                     : template_file_load(path, &own, err);
+    if (rc)
+        return text[0] ? error_prefix(err, "config.chat_template") : rc;
+    rc = chat_templates_create(&worker->own_templates, err);
+    if (!rc)
+        rc = chat_templates_add_compiled(worker->own_templates, CHAT_TEMPLATES_DEFAULT, own, err);
+    if (rc)
+        chat_template_destroy(own);
+    worker->templates = worker->own_templates;
+    return rc;
 }
 
 /* Checks the file's header before the long load. Wrong sizes are reported before faults of the
@@ -145,7 +152,7 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
                                   .max_queued = cfg->max_queued,
                                   .max_input_tokens = cfg->max_input_tokens,
                                   .max_total_tokens = cfg->max_total_tokens,
-                                  .chat = worker->template != NULL};
+                                  .chat = chat_templates_can_chat(worker->templates)};
     Sluice__V1__ModelInfo *info;
     int rc = facts_model_info(&worker->facts, ckpt, engine_tokenizer(engine),
                               engine_model_info(engine), &limits, &info, err);
@@ -258,7 +265,7 @@ static int open_engine(struct worker *worker, struct engine_config *cfg,
     pthread_mutex_unlock(&worker->lock);
     parked_let_go(&worker->kept); /* the engine has mapped the weights itself */
     drop_packed_fds(worker);
-    rc = open_template(worker, err);
+    rc = open_templates(worker, err);
     if (!rc)
         rc = publish_facts(worker, reader->ckpt, cfg, engine, err);
     return rc;

@@ -65,11 +65,7 @@ static int render(struct text_call *text, struct engine *engine, const Sluice__V
     const struct worker *worker = text->worker;
     const struct tokenizer *tok = engine_tokenizer(engine);
     struct prompt_guard guard = {0};
-    if (!worker->template && worker->template_error.status && !chat->template_override[0]) {
-        *err = worker->template_error;
-        return err->status;
-    }
-    int rc = prompt_render_chat(worker->template, &worker->template_limits, tok, chat, "chat",
+    int rc = prompt_render_chat(worker->templates, &worker->template_limits, tok, chat, "chat",
                                 clock_wall_ns() / NS_PER_S, out, &guard, err);
     if (!rc)
         rc = prompt_encode_rendered(tok, out, &guard, ids, err);

@@ -25,7 +25,7 @@ void worker_init(struct worker *worker, const struct settings *settings)
 void worker_fini(struct worker *worker)
 {
     engine_close(worker->engine);
-    chat_template_destroy(worker->own_template);
+    chat_templates_destroy(worker->own_templates);
     arena_fini(&worker->facts);
     wake_fini(&worker->events);
     wake_fini(&worker->status);

@@ -13,7 +13,7 @@
 #include "server/worker/base/wake.h"
 #include "sluice/worker/v1/worker.pb-c.h"
 
-struct chat_template;
+struct chat_templates;
 struct engine;
 struct park_copy;
 struct rpc_call;
@@ -54,10 +54,9 @@ struct worker {
     /* Set by the main thread before the state leaves LOADING, constant afterwards. NULL while
      * loading. Read with worker_engine(). */
     struct engine *engine;
-    const struct chat_template *template; /* may stay NULL */
-    struct chat_template *own_template;
+    const struct chat_templates *templates; /* the model's, or own_templates */
+    struct chat_templates *own_templates;   /* NULL: the settings have no template */
     struct chat_template_limits template_limits;
-    struct error template_error; /* why the model's template is unusable */
     uint32_t kv_block_tokens;
     int packed_fds[WORKER_MAX_RANKS]; /* inherited descriptors for shared packed weights */
     struct kept_weights kept;         /* weights of a parked process; main thread only */

@@ -22,7 +22,7 @@
 struct generation {
     const struct settings *settings;
     struct engine *engine;
-    struct chat_template *own_template; /* template of --chat-template-file */
+    struct chat_templates *own_templates; /* template of --chat-template-file */
     struct token_list prompt;
     struct wake wake;
     int64_t started_ns, loaded_ns, first_token_ns, ended_ns;
@@ -35,7 +35,7 @@ static void on_notify(void *ctx)
     wake_signal(ctx);
 }
 
-static int make_chat_prompt(struct generation *g, const struct chat_template *template,
+static int make_chat_prompt(struct generation *g, const struct chat_templates *templates,
                             struct error *err)
 {
     Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
@@ -56,7 +56,7 @@ static int make_chat_prompt(struct generation *g, const struct chat_template *te
     chat.messages = messages;
     const struct tokenizer *tok = engine_tokenizer(g->engine);
     struct chat_template_limits limits = settings_template_limits(g->settings);
-    int rc = prompt_render_chat(template, &limits, tok, &chat, "chat", clock_wall_ns() / NS_PER_S,
+    int rc = prompt_render_chat(templates, &limits, tok, &chat, "chat", clock_wall_ns() / NS_PER_S,
                                 &text, &guard, err);
     if (!rc)
         rc = prompt_encode_rendered(tok, &text, &guard, &g->prompt, err);
@@ -68,15 +68,22 @@ static int make_chat_prompt(struct generation *g, const struct chat_template *te
 static int make_prompt(struct generation *g, struct error *err)
 {
     const struct settings *s = g->settings;
-    const struct chat_template *template = engine_chat_template(g->engine);
+    const struct chat_templates *templates = engine_chat_templates(g->engine);
     if (s->chat_template_file[0]) {
-        int rc = template_file_load(s->chat_template_file, &g->own_template, err);
-        if (rc)
+        struct chat_template *own = NULL;
+        int rc = template_file_load(s->chat_template_file, &own, err);
+        if (!rc)
+            rc = chat_templates_create(&g->own_templates, err);
+        if (!rc)
+            rc = chat_templates_add_compiled(g->own_templates, CHAT_TEMPLATES_DEFAULT, own, err);
+        if (rc) {
+            chat_template_destroy(own);
             return rc;
-        template = g->own_template;
+        }
+        templates = g->own_templates;
     }
-    if (s->chat || (template && !s->raw))
-        return make_chat_prompt(g, template, err);
+    if (s->chat || (chat_templates_can_chat(templates) && !s->raw))
+        return make_chat_prompt(g, templates, err);
     return prompt_encode_text(engine_tokenizer(g->engine), s->prompt, true, s->special, &g->prompt,
                               err);
 }
@@ -219,7 +226,7 @@ int generate_run(const struct settings *settings, struct error *err)
     if (!rc && settings->stats)
         print_stats(&g);
     engine_close(g.engine);
-    chat_template_destroy(g.own_template);
+    chat_templates_destroy(g.own_templates);
     token_list_fini(&g.prompt);
     wake_fini(&g.wake);
     return rc;

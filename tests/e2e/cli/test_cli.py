@@ -442,7 +442,7 @@ def test_bash_completes_commands_options_values_and_names(served):
     assert complete_bash(served, "sluice ops c") == ["cancel"]
     assert complete_bash(served, "sluice groups ") == ["list", "create", "delete"]
     assert {"--temperature", "--top-p", "--json"} <= set(complete_bash(served, "sluice run smol hi --"))
-    assert complete_bash(served, "sluice run smol hi --temp") == ["--temperature"]
+    assert complete_bash(served, "sluice run smol hi --tempe") == ["--temperature"]
     assert complete_bash(served, "sluice completion ") == ["bash", "zsh", "fish"]
     assert complete_bash(served, "sluice serve --log-level w") == ["warn"]
     assert complete_bash(served, "sluice serve --log-level=w") == ["warn"]

@@ -318,8 +318,8 @@ static void test_apply_chat_template_when_continued_then_cut_after_the_content(v
         {TURN("m.content"), "", "<assistant>"},
         {TURN("m.content"), "\n", "<assistant>\n"},
         {TURN("m.content|trim"), " yes \n", "<assistant>yes"},
-        {TURN("'\n' ~ m.content|trim"), " \n", "<assistant>\n"},
-        {TURN("m.content ~ m.content"), "ab", "<assistant>ab ab"},
+        {TURN("'\n' ~ m.content|trim"), " \n", "<assistant>"},
+        {TURN("m.content ~ m.content"), "ab", "<assistant>abab"},
     };
     char role[] = "assistant";
     Sluice__V1__ApplyChatTemplateRequest request = SLUICE__V1__APPLY_CHAT_TEMPLATE_REQUEST__INIT;
@@ -375,6 +375,85 @@ test_apply_chat_template_when_json_holds_nuls_and_large_numbers_then_as_python(v
                         "bEND[{\"max\": 18446744073709551616, \"n\\u0000\": \"\\u0000\"}]"
                         "[123456789012345678901234567890]a\"b\\c\n");
     rpc_message_free(&reply->base);
+}
+
+/* Fields that exclude each other, and names that the model lacks. */
+static void test_apply_chat_template_when_fields_conflict_then_the_field_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *override, *continue_field, *field;
+        bool continued, prompted;
+    } rows[] = {
+        {"rag", "", "", "chat.template", false, false},
+        {"default", "{{ 1 }}", "", "chat.template", false, false},
+        {"", "", "content", "chat.continue_field", false, false},
+        {"", "", "role", "chat.continue_field", true, false},
+        {"", "", "reasoning_content", "chat.continue_final_message", true, false},
+        {"", "", "", "chat.add_generation_prompt", true, true},
+    };
+    char role[] = "assistant", content[] = "Sure";
+    Sluice__V1__ApplyChatTemplateRequest request = SLUICE__V1__APPLY_CHAT_TEMPLATE_REQUEST__INIT;
+    Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
+    Sluice__V1__ChatMessage message = SLUICE__V1__CHAT_MESSAGE__INIT;
+    Sluice__V1__ChatMessage *messages[1] = {&message};
+    struct rpc_call_options options = {.timeout_ms = 20000};
+    message.role = role;
+    message.content = content;
+    chat.messages = messages;
+    chat.n_messages = 1;
+    request.chat = &chat;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        ProtobufCMessage *reply = NULL;
+        struct error err = {0};
+        chat.template_ = (char *)(uintptr_t)rows[i].template;
+        chat.template_override = (char *)(uintptr_t)rows[i].override;
+        chat.continue_field = (char *)(uintptr_t)rows[i].continue_field;
+        chat.continue_final_message = rows[i].continued;
+        chat.has_add_generation_prompt = chat.add_generation_prompt = rows[i].prompted;
+        assert_int_equal(rpc_client_unary(shared.client, &sluice__worker__v1__worker__descriptor,
+                                          "ApplyChatTemplate", &request.base, &options, &reply,
+                                          &err),
+                         STATUS_INVALID_ARGUMENT);
+        assert_string_equal(err.field, rows[i].field);
+    }
+}
+
+/* A client of OpenAI's form gives arguments as a string, others give an object. */
+static void
+test_apply_chat_template_when_arguments_are_text_then_as_the_template_reads(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {
+        "[{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]",
+        "[{\"function\": {\"name\": \"f\", \"arguments\": {\"x\": 1}}}]"};
+    static const struct {
+        const char *template, *text;
+    } rows[] = {
+#define EACH_CALL(text)                                                                            \
+    "{% for m in messages %}{% for c in m.tool_calls %}" text "{% endfor %}{% endfor %}"
+        {EACH_CALL("{{ c.function.arguments|tojson }}"), "{\"x\": 1}"},
+        {EACH_CALL("{{ 'a' + c.function.arguments }}"), "a{\"x\": 1}"},
+        {EACH_CALL("{% if m.content is none %}{{ c.function.arguments }}{% endif %}"),
+         "{\"x\": 1}"},
+    };
+    char role[] = "assistant";
+    Sluice__V1__ApplyChatTemplateRequest request = SLUICE__V1__APPLY_CHAT_TEMPLATE_REQUEST__INIT;
+    Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
+    Sluice__V1__ChatMessage message = SLUICE__V1__CHAT_MESSAGE__INIT;
+    Sluice__V1__ChatMessage *messages[1] = {&message};
+    message.role = role;
+    chat.messages = messages;
+    chat.n_messages = 1;
+    request.chat = &chat;
+    for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+        message.tool_calls_json = (char *)(uintptr_t)calls[i % 2];
+        chat.template_override = (char *)(uintptr_t)rows[i / 2].template;
+        Sluice__V1__ApplyChatTemplateResponse *reply =
+            (Sluice__V1__ApplyChatTemplateResponse *)must_call("ApplyChatTemplate", &request.base);
+        assert_string_equal(reply->text, rows[i / 2].text);
+        rpc_message_free(&reply->base);
+    }
 }
 
 /* Symptom: the search for the text took time quadratic in its length, half an hour of a request
@@ -472,6 +551,9 @@ int main(void)
         cmocka_unit_test(test_apply_chat_template_when_continued_then_cut_after_the_content),
         cmocka_unit_test(
             test_apply_chat_template_when_json_holds_nuls_and_large_numbers_then_as_python),
+        cmocka_unit_test(test_apply_chat_template_when_fields_conflict_then_the_field_is_named),
+        cmocka_unit_test(
+            test_apply_chat_template_when_arguments_are_text_then_as_the_template_reads),
         cmocka_unit_test(test_apply_chat_template_when_what_continues_is_not_there_then_told),
         cmocka_unit_test(test_status_when_ready_then_tells_who_and_what),
         cmocka_unit_test(test_status_when_at_rest_then_each_accepted_has_an_outcome),

@@ -196,6 +196,8 @@ static const struct bad {
     {"priority", {"priority 1000"}},
     {"priority", {"priority -101"}},
     {"prompt", {"text"}},
+    {"chat.template", {"chat.messages role=user", "chat.template x*129"}},
+    {"chat.continue_field", {"chat.messages role=user", "chat.continue_field x*129"}},
     {"token_ids.ids", {"token_ids"}},
     {"token_ids.ids[1]", {"token_ids.ids 1", "token_ids.ids 49152"}},
     {"chat.messages", {"chat"}},
