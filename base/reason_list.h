@@ -160,7 +160,7 @@
     REASON(KEY_NOT_FOUND, NOT_FOUND, OK, NEVER, COMMAND, NULL, \
            "sluice keys list%F lists the keys") \
     REASON(MODEL_NOT_FOUND, NOT_FOUND, OK, NEVER, COMMAND, NULL, \
-           "sluice ls%F lists the models; sluice register NAME FILE adds one") \
+           "sluice ls%F lists the models; sluice register NAME PATH adds one") \
     REASON(NOT_LOADED, FAILED_PRECONDITION, OK, NEVER, COMMAND, NULL, \
            "sluice ps%F shows what is loaded") \
     REASON(OPERATION_ENDED, FAILED_PRECONDITION, OK, NEVER, COMMAND, NULL, \

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -103,6 +104,35 @@ void folder_fini(struct folder *folder)
         free(folder->names[i]);
     free(folder->names);
     *folder = (struct folder){0};
+}
+
+static bool is_gguf_name(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
+
+bool folder_keeps_name(const char *name, const char *target)
+{
+    return is_gguf_name(name) && !is_gguf_name(target);
+}
+
+bool folder_resolve(const char *path, char out_path[PATH_MAX])
+{
+    char target[PATH_MAX], parent[PATH_MAX];
+    if (!realpath(path, target))
+        return false;
+    if (!folder_keeps_name(path, target)) {
+        memcpy(out_path, target, sizeof(target));
+        return true;
+    }
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int n = slash ? (int)(slash - path) + 1 : 2;
+    if (snprintf(parent, sizeof(parent), "%.*s", n, slash ? path : "./") >= (int)sizeof(parent) ||
+        !realpath(parent, target))
+        return false;
+    const char *gap = target[1] ? "/" : "";
+    return snprintf(out_path, PATH_MAX, "%s%s%s", target, gap, name) < PATH_MAX;
 }
 
 bool folder_has(const struct folder *folder, const char *name)

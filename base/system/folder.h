@@ -2,6 +2,7 @@
  * (beneath.h). Any thread. */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -22,5 +23,12 @@ bool folder_is_one(const char *path);
  * MODEL_FILE_INVALID) if there are more than FOLDER_MAX_NAMES. */
 int folder_list(const char *path, struct folder *out_folder, struct error *err);
 void folder_fini(struct folder *folder);
+
+/* Makes a model's path absolute and resolves its links, like realpath(). False sets errno. A link
+ * named *.gguf to a file with another name keeps its own name. The Hub cache has such links: its
+ * contents have no names, and a split model needs those of its parts. */
+bool folder_resolve(const char *path, char out_path[PATH_MAX]);
+/* True if a link of this name to a file at `target` keeps its name. */
+bool folder_keeps_name(const char *name, const char *target);
 
 bool folder_has(const struct folder *folder, const char *name);

@@ -84,19 +84,23 @@ static void add_command(struct path_access *out, bool mends, const char *command
     strbuf_fini(&text);
 }
 
+/* An act that the process may not do. */
+enum barred_act { ENTER_FOLDER, LIST_FOLDER, READ_FILE };
+
 /* Explains how a component bars the process. `fd` is the component, opened with O_PATH; `path` is
  * its spelling. */
-static void explain(int fd, const char *path, bool is_folder, struct path_access *out)
+static void explain(int fd, const char *path, enum barred_act act, struct path_access *out)
 {
+    static const char *const acts[] = {"enter the folder", "list the folder", "read the file"};
     char account[ACCOUNT_BYTES], owner[NAME_BYTES], command[16];
     struct stat st = {0};
-    unsigned bits, wanted = is_folder ? 1 : 4;
+    unsigned bits, wanted = act == ENTER_FOLDER ? 1 : 4;
     (void)fstat(fd, &st);
     char class = class_of(&st, &bits);
     snprintf(out->text, sizeof(out->text), "%s may not %s %.200s (mode %04o, owner %s)",
-             own_account(account), is_folder ? "enter the folder" : "read the file", path,
-             (unsigned)st.st_mode & 07777, owner_of(&st, owner));
-    snprintf(command, sizeof(command), "chmod %c+%c ", class, is_folder ? 'x' : 'r');
+             own_account(account), acts[act], path, (unsigned)st.st_mode & 07777,
+             owner_of(&st, owner));
+    snprintf(command, sizeof(command), "chmod %c+%c ", class, act == ENTER_FOLDER ? 'x' : 'r');
     /* If the mode allows the access, an access list or a security module denies it. */
     bool mends = !(bits & wanted);
     add_command(out, mends, mends ? command : "getfacl ", path);
@@ -121,7 +125,7 @@ static int step(int at, const char *here, const char *name, const char *path, bo
     if (fd < 0) {
         *out_barred = errno == EACCES;
         if (*out_barred)
-            explain(at, here, true, out);
+            explain(at, here, ENTER_FOLDER, out);
         return -1;
     }
     if (fstat(fd, &st) != 0 || !S_ISLNK(st.st_mode))
@@ -136,13 +140,14 @@ static int step(int at, const char *here, const char *name, const char *path, bo
     return fd;
 }
 
-/* Returns true if the file at the end of the path cannot be opened for reading. */
-static bool is_unreadable(int file_fd)
+/* Returns true if the file or folder at the end of the path cannot be opened for reading. */
+static bool is_unreadable(int file_fd, enum barred_act *out_act)
 {
     char link[64];
     struct stat st;
-    if (fstat(file_fd, &st) != 0 || !S_ISREG(st.st_mode))
+    if (fstat(file_fd, &st) != 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
         return false;
+    *out_act = S_ISDIR(st.st_mode) ? LIST_FOLDER : READ_FILE;
     snprintf(link, sizeof(link), "/proc/self/fd/%d", file_fd);
     int fd = open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd >= 0)
@@ -173,7 +178,7 @@ bool path_access_find(int from_fd, const char *path, struct path_access *out)
     int fd = openat(from_fd, here, O_PATH | O_CLOEXEC);
     /* The start folder itself cannot be entered, because "." is not found through it. */
     if (fd < 0 && errno == EACCES && from_fd != AT_FDCWD) {
-        explain(from_fd, here, true, out);
+        explain(from_fd, here, ENTER_FOLDER, out);
         return true;
     }
     while (fd >= 0 && next_name(&at, name)) {
@@ -183,9 +188,10 @@ bool path_access_find(int from_fd, const char *path, struct path_access *out)
         fd = deeper;
         memcpy(here, next, sizeof(here));
     }
-    if (fd >= 0 && is_unreadable(fd)) {
+    enum barred_act act;
+    if (fd >= 0 && is_unreadable(fd, &act)) {
         barred = true;
-        explain(fd, here, false, out);
+        explain(fd, here, act, out);
     }
     if (fd >= 0)
         close(fd);

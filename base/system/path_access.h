@@ -14,10 +14,10 @@ struct path_access {
     bool mends;        /* false: another cause than the mode, or unknown; `command` shows more */
 };
 
-/* Finds the first component of `path` that bars this process from reading the file. The walk starts
- * at the folder `from_fd`; AT_FDCWD: at "/" or the working directory. Components are named as
- * `path` spells them; the target of a symbolic link is never named. False if nothing bars the
- * process. */
+/* Finds the first component of `path` that bars this process from reading the file or listing the
+ * folder. The walk starts at the folder `from_fd`; AT_FDCWD: at "/" or the working directory.
+ * Components are named as `path` spells them; the target of a symbolic link is never named. False
+ * if nothing bars the process. */
 bool path_access_find(int from_fd, const char *path, struct path_access *out);
 
 /* Sets PERMISSION_DENIED, reason NO_FILE_ACCESS: "WHAT: TEXT; let it in: COMMAND". `where` says

@@ -155,7 +155,7 @@ static const struct option_spec engine_specs[] = {
      "--draft, else off",
      0, 16},
     {"draft", 0, OPTION_STRING, CLI_OPTION(draft), "", "FILE",
-     "draft model file with the same vocabulary; empty: draft by prompt lookup", 0, 0},
+     "draft model with the same vocabulary; empty: draft by prompt lookup", 0, 0},
     {"draft-always", 0, OPTION_BOOL, CLI_OPTION(draft_always), "false", NULL,
      "draft in every step, even if slower, to measure how many drafts are accepted", 0, 0},
 };
@@ -171,9 +171,10 @@ static const struct manual_example engine_examples[] = {
 const struct cli_command cmd_bench_engine = {
     .name = "bench engine",
     .arguments = "MODEL",
-    .summary = "time prefill and decode of a model file",
+    .summary = "time prefill and decode of a model",
     .description =
-        "MODEL is the path of a checkpoint file. Every combination of threads, depth, batch and "
+        "MODEL is the path of a GGUF file or a model's folder. Every combination of threads, "
+        "depth, batch and "
         "length is a row. Prefill is timed until the first token of each sequence. Decode makes a "
         "token per sequence and step, greedily. Every sequence has its own keys and values. Queue "
         "and network are left out; `sluice bench serve` includes them.\n\nTOKENS/S is the median "

@@ -120,11 +120,12 @@ static int prepare_file(struct cli *cli, const char *path, char name[64], struct
     return rc;
 }
 
-/* Model names contain no slash. */
+/* Model names contain no slash. A folder needs one: "./folder". */
 static bool looks_like_path(const char *word)
 {
     size_t n = strlen(word);
-    return strchr(word, '/') || (n > 5 && strcmp(word + n - 5, ".gguf") == 0);
+    return strchr(word, '/') || strcmp(word, ".") == 0 || strcmp(word, "..") == 0 ||
+           (n > 5 && strcmp(word + n - 5, ".gguf") == 0);
 }
 
 static int run_run(struct cli *cli)
@@ -137,7 +138,8 @@ static int run_run(struct cli *cli)
     strbuf_init(&typed, CLI_TEXT_MAX_BYTES);
     int rc = 0;
     if (looks_like_path(model) && access(model, R_OK) != 0)
-        rc = errno == ENOENT   ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file", model)
+        rc = errno == ENOENT
+                 ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file or folder", model)
              : errno == EACCES ? path_access_error(AT_FDCWD, model, model, "", &err)
                                : error_errno(&err, errno, "%s", model);
     if (!rc && strcmp(prompt, "-") == 0) {
@@ -174,7 +176,8 @@ const struct cli_command cmd_run = {
     .arguments = "MODEL PROMPT",
     .summary = "stream the answer to a prompt",
     .description =
-        "MODEL is a served model's name or the path of a checkpoint file. A file is registered and "
+        "MODEL is a served model's name, or the path of a GGUF file or of a model's folder. A "
+        "folder's path needs a slash, as in ./folder. The model of a path is registered and "
         "loaded first. PROMPT - reads the prompt from stdin, without one newline at its end.",
     .examples = run_examples,
     .n_examples = CLI_N(run_examples),

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "base/system/folder.h"
 #include "clients/cli/commands/deployments.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/cli.h"
@@ -28,7 +29,7 @@ static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig 
         if ((row->users & LOAD_CLI) && has_value)
             model_config_set(config, i, &cli->settings.load[i]);
     }
-    if (config->draft_model[0] && realpath(config->draft_model, draft))
+    if (config->draft_model[0] && folder_resolve(config->draft_model, draft))
         config->draft_model = draft;
 }
 

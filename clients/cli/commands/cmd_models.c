@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "base/system/folder.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/term/output.h"
@@ -20,21 +21,21 @@ int action_register(struct cli *cli, const char *name, const char *path,
         SLUICE__MANAGER__V1__REGISTER_MODEL_VERSION_REQUEST__INIT;
     Sluice__Manager__V1__ModelConfig config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
     char absolute[PATH_MAX], draft[PATH_MAX];
-    const char *full = realpath(path, absolute), *given = cli->settings.register_draft;
+    const char *given = cli->settings.register_draft;
     request.model = (char *)(uintptr_t)name;
     request.version = (char *)(uintptr_t)cli->settings.version;
-    request.path =
-        full ? absolute
-             : (char *)(uintptr_t)path; /* not a file here: relative to the manager's model root */
+    bool full = folder_resolve(path, absolute);
+    /* no such file here: the path is relative to the manager's model root */
+    request.path = full ? absolute : (char *)(uintptr_t)path;
     request.request_id = (char *)(uintptr_t)cli->settings.request_id;
     request.verify = cli->settings.verify;
     if (given && given[0]) {
-        config.draft_model = realpath(given, draft) ? draft : (char *)(uintptr_t)given;
+        config.draft_model = folder_resolve(given, draft) ? draft : (char *)(uintptr_t)given;
         request.config = &config;
     }
     int rc = cli_call(cli, "RegisterModelVersion", &request.base, out_response, err);
     if (rc && !full && err->reason == REASON_NO_MODEL_ROOT)
-        return error_set(err, STATUS_NOT_FOUND, "%s: no such file", path);
+        return error_set(err, STATUS_NOT_FOUND, "%s: no such file or folder", path);
     return rc;
 }
 
@@ -357,9 +358,9 @@ static const struct option_spec register_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "version; empty: the next number", 0, 0},
     {"verify", 0, OPTION_BOOL, CLI_OPTION(verify), "false", NULL,
-     "also hash the contents (reads the whole file)", 0, 0},
+     "also hash the contents (reads all files)", 0, 0},
     {"draft", 0, OPTION_STRING, CLI_OPTION(register_draft), "", "FILE",
-     "draft model to load with the version: a smaller model file with the same vocabulary", 0, 0},
+     "draft model to load with the version: a smaller model with the same vocabulary", 0, 0},
 };
 static const struct option_spec ps_specs[] = {
     {"all", 'a', OPTION_BOOL, CLI_OPTION(all), "false", NULL, "list stopped replicas too", 0, 0},
@@ -368,6 +369,7 @@ static const struct option_spec ps_specs[] = {
 static const struct manual_example register_examples[] = {
     {"sluice register smol ./SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
     {"sluice register smol ./new.gguf --version 2024-11 --verify", NULL},
+    {"sluice register qwen ./Qwen3-0.6B", "a folder with config.json and *.safetensors"},
 };
 static const struct manual_example ls_examples[] = {
     {"sluice ls", NULL}, {"sluice ls --json | jq '.models[]?.name'", NULL}};
@@ -378,9 +380,11 @@ static const struct manual_example ps_examples[] = {{"sluice ps", NULL},
 
 const struct cli_command cmd_register = {
     .name = "register",
-    .arguments = "NAME FILE",
+    .arguments = "NAME PATH",
     .summary = "register a checkpoint as a version of a model",
-    .description = "A sandboxed process reads the file. The version is bound to the file's digest. "
+    .description = "PATH is a GGUF file or a Hugging Face folder. A sandboxed process reads it. "
+                   "The version is bound to the "
+                   "digest of its files. "
                    "Nothing is loaded.",
     .examples = register_examples,
     .n_examples = CLI_N(register_examples),
@@ -411,7 +415,7 @@ const struct cli_command cmd_rm = {
     .name = "rm",
     .arguments = "MODEL VERSION",
     .summary = "remove a version that is not loaded",
-    .description = "The checkpoint file stays.",
+    .description = "The model's files stay.",
     .examples = rm_examples,
     .n_examples = CLI_N(rm_examples),
     .groups = CLI_REQUEST_ID | CLI_MANAGE,

@@ -89,7 +89,7 @@ static const struct manual_example doctor_examples[] = {
 
 const struct cli_command cmd_doctor = {
     .name = "doctor",
-    .arguments = "[FILE...]",
+    .arguments = "[PATH...]",
     .summary = "find faults and advise what to do",
     .description =
         "Checks the machine: processor and kernels, CUDA, huge pages, limits, kernel facilities, "

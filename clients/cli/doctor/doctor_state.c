@@ -258,8 +258,8 @@ void doctor_check_state(struct doctor *doctor)
 
 /* --- the model --- */
 
-/* False, with a finding, if the file cannot be read. */
-static bool check_readable(struct doctor *doctor, const char *path)
+/* False, with a finding, if the file or folder cannot be read. */
+static bool check_readable(struct doctor *doctor, const char *path, bool *out_is_folder)
 {
     struct stat at;
     struct path_access access;
@@ -268,15 +268,16 @@ static bool check_readable(struct doctor *doctor, const char *path)
         return false;
     }
     if (stat(path, &at) != 0) {
-        doctor_add(doctor, DOCTOR_FAIL, "model", "give the path of an existing file", "%s: %s",
-                   path, strerror(errno));
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give the path of an existing file or folder",
+                   "%s: %s", path, strerror(errno));
         return false;
     }
-    if (!S_ISREG(at.st_mode)) {
-        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file", "%s is %s", path,
-                   S_ISDIR(at.st_mode) ? "a folder" : "no regular file");
+    if (!S_ISREG(at.st_mode) && !S_ISDIR(at.st_mode)) {
+        doctor_add(doctor, DOCTOR_FAIL, "model", "give a GGUF file or a model's folder",
+                   "%s is a pipe, socket or device", path);
         return false;
     }
+    *out_is_folder = S_ISDIR(at.st_mode);
     return true;
 }
 
@@ -287,13 +288,15 @@ void doctor_check_model(struct doctor *doctor, const char *path)
     struct error err;
     uint64_t n_bytes = 0;
     char size[32];
-    if (!check_readable(doctor, path))
+    bool is_folder = false;
+    if (!check_readable(doctor, path, &is_folder))
         return;
     if (worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT, INSPECT_TIMEOUT_MS,
                         &report, &err) != 0) {
         doctor_add(doctor, DOCTOR_FAIL, "model",
-                   "get the file again: it is damaged, incomplete or no model", "%s: %s", path,
-                   err.message);
+                   is_folder ? "get the model again: its folder is damaged, incomplete or no model"
+                             : "get the file again: it is damaged, incomplete or no model",
+                   "%s: %s", path, err.message);
         return;
     }
     const Sluice__Worker__V1__InspectReport *inspect = report->inspect;

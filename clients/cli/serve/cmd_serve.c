@@ -446,10 +446,9 @@ static int check_files(const struct cli *cli, struct error *err)
             return path_access_error(AT_FDCWD, path, path, "", err);
         if (stat(path, &at) != 0)
             return error_errno(err, errno, "%s", path);
-        if (!S_ISREG(at.st_mode)) {
-            error_set(err, STATUS_INVALID_ARGUMENT, "%s is %s", path,
-                      S_ISDIR(at.st_mode) ? "a folder; give the path of the GGUF file in it"
-                                          : "a pipe, socket or device; give a GGUF file");
+        if (!S_ISREG(at.st_mode) && !S_ISDIR(at.st_mode)) {
+            error_set(err, STATUS_INVALID_ARGUMENT,
+                      "%s is a pipe, socket or device; give a GGUF file or a model's folder", path);
             return error_reason(err, REASON_MODEL_FILE_INVALID);
         }
     }
@@ -561,7 +560,7 @@ static const struct option_spec serve_specs[] = {
     {"version", 'v', OPTION_STRING, CLI_OPTION(version), "", "VERSION",
      "version of the model; empty: the next number", 0, 0},
     {"model-root", 0, OPTION_STRING, CLI_OPTION(model_root), "", "DIR",
-     "directory that must contain all model files", 0, 0},
+     "directory that must contain all model files and folders", 0, 0},
     {"tls-cert", 0, OPTION_STRING, CLI_OPTION(tls_cert), "", "FILE",
      "certificate and chain for TLS on the data plane (PEM)", 0, 0},
     {"tls-key", 0, OPTION_STRING, CLI_OPTION(tls_key), "", "FILE",
@@ -589,10 +588,11 @@ static const struct manual_example serve_examples[] = {
 
 const struct cli_command cmd_serve = {
     .name = "serve",
-    .arguments = "[FILE...]",
+    .arguments = "[PATH...]",
     .summary = "start manager and server, load models, keep everything running",
     .description =
-        "Restarts programs that end. Ctrl-C, SIGTERM, `sluice stop` or the end of the terminal "
+        "PATH is a GGUF file or a Hugging Face folder. Restarts programs that end. Ctrl-C, "
+        "SIGTERM, `sluice stop` or the end of the terminal "
         "drain requests and stop everything. On SIGHUP manager and server read their settings "
         "again, unless this program or one of them refuses the new settings. A server that takes "
         "over from this program's server (sluice-server --takeover) is supervised in its place. "

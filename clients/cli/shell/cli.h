@@ -180,8 +180,9 @@ void cli_explain_connection(const struct cli *cli, struct error *err);
 int cli_fail(const struct cli *cli, const struct error *err);
 
 /* Makes a model name from a path: "Models/SmolLM2-135M.Q4_1.gguf" → "smollm2-135m.q4_1". The name
- * is the stem in lower case; bytes outside a-z 0-9 . _ - become '-'. At most 63 bytes, first a
- * letter or digit; "model" if nothing is left. */
+ * is the stem in lower case, without a split model's "-00001-of-00003"; bytes outside a-z 0-9 . _ -
+ * become '-'. In a Hub cache, "models--ORG--NAME/snapshots/REVISION" gives "name". At most 63
+ * bytes, first a letter or digit; "model" if nothing is left. */
 void cli_model_name(const char *path, char out_name[64]);
 /* Reads a text setting of another Sluice program from the shared file and environment. `section` is
  * like "manager", `name` like "run-dir". Empty if unset; the other program's command line is not

@@ -18,6 +18,11 @@ static void test_model_names_follow_the_pattern(void **state)
         {"", "model"},
         {"\xC3\xA9", "model"},
         {"dir.gguf/x", "x"},
+        {"/models/Qwen3-0.6B/", "qwen3-0.6b"},
+        {"big-00001-of-00003.gguf", "big"},
+        {"hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de2", "qwen3-0.6b"},
+        {"hub/models--gpt2/snapshots/c1899de2//", "gpt2"},
+        {"/tmp/.", "tmp"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char name[64];
