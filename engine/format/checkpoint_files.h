@@ -17,10 +17,12 @@ const char *checkpoint_file_name(const struct checkpoint *ckpt, uint32_t file);
 /* Borrowed until close. */
 struct source *checkpoint_file_source(const struct checkpoint *ckpt, uint32_t file);
 
-/* Sidecars of a Hugging Face folder, each if it exists: tokenizer.json, tokenizer_config.json,
- * added_tokens.json, special_tokens_map.json, tokenizer.model, tekken.json, tiktoken.model,
- * vocab.json, merges.txt, chat_template.jinja, chat_template.json, and the named templates
- * additional_chat_templates/NAME.jinja. A GGUF file has none. Their bytes belong to the digest. */
+/* Sidecars of a Hugging Face folder are the files that the readers of tokenizers and templates
+ * parse. These are tokenizer.json, tokenizer_config.json, added_tokens.json,
+ * special_tokens_map.json, tokenizer.model, tekken.json, tiktoken.model, vocab.json, merges.txt,
+ * chat_template.jinja and chat_template.json. Named templates are
+ * additional_chat_templates/NAME.jinja. A GGUF file has no sidecars. The digest covers their
+ * bytes. */
 
 /* Index of a file by its name; UINT32_MAX if the model has no such sidecar. */
 uint32_t checkpoint_find_sidecar(const struct checkpoint *ckpt, const char *name);

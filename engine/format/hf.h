@@ -1,18 +1,19 @@
-/* hf.h: reads a Hugging Face folder: config.json, generation_config.json, safetensors in one file
- * or in shards, and the files of tokenizer and chat template. Errors are those of checkpoint.h. One
- * thread per call.
+/* hf.h: reads a Hugging Face folder: its two configs, its safetensors files, and the files of
+ * tokenizer and chat template. Errors are those of checkpoint.h. Each call uses a single thread.
  *
- * Metadata: the values of config.json by dotted path ("rope_parameters.rope_theta"), those of
- * generation_config.json below "generation_config.". An array of scalars is one value; another
- * array gives one value per element ("experts.0"). null, like a missing key, is no value.
+ * Metadata are the values of config.json by dotted path, as in "rope_parameters.rope_theta". The
+ * values of generation_config.json stand below "generation_config.". An array of scalars of a kind
+ * is a single value. Every other array gives a value per element, as in "experts.0". null is no
+ * value.
  *
  * A multimodal config holds the text model in text_config or llm_config. Its keys appear without
- * that prefix and hide equal keys of the top level. The exceptions are the keys that the top level
- * overrides: tie_word_embeddings, eos_token_id, bos_token_id, pad_token_id, architectures and
+ * that prefix and hide equal keys of the top level. But the top level hides some keys of the text
+ * model: tie_word_embeddings, eos_token_id, bos_token_id, pad_token_id, architectures and
  * model_type. Messages spell the full path.
  *
- * Digest: SHA-256 over all files in the order of checkpoint_files.h: the name and a NUL byte, the
- * size as 8 little-endian bytes, then the file's bytes, of a safetensors file the header only. */
+ * The digest is a SHA-256 over all files in the order of checkpoint_files.h. Each file adds its
+ * name, a NUL byte, its size as 8 little-endian bytes, and its contents. A safetensors file adds
+ * its header in place of its contents. */
 #pragma once
 
 #include <stddef.h>
@@ -27,7 +28,7 @@ enum {
     HF_MAX_CONFIG_BYTES = 4 << 20,
     HF_MAX_INDEX_BYTES = 64 << 20,
     HF_MAX_KEYS = 16384,
-    HF_MAX_PATH_BYTES = 1024, /* of a key with its prefix */
+    HF_MAX_PATH_BYTES = 1024, /* a key with its prefix */
     HF_MAX_STRING_BYTES = 1 << 20,
     HF_MAX_TEMPLATES = 64, /* named ones */
 };

@@ -8,7 +8,7 @@
 #include "engine/format/hf.h"
 #include "engine/format/json_cursor.h"
 
-/* Type of entries that mark a null, an object, or an array of containers: they hold no value, but
+/* Type of entries that mark a null, an object, or an array of containers. Marks hold no value. They
  * let a duplicate key be found. */
 #define MARK N_VALUE_TYPES
 
@@ -74,7 +74,7 @@ static int read_object(struct flattener *f, const char *path, struct error *err)
 
 /* --- arrays --- */
 
-/* What an array holds. */
+/* The contents of an array. */
 struct census {
     uint64_t n;
     uint64_t n_of[JSON_VALUE_NULL + 1];
@@ -194,7 +194,7 @@ static int read_array(struct flattener *f, const char *path, struct error *err)
     int rc = count_elements(f, &census, err);
     if (rc)
         return rc;
-    if (!census.n) { /* of no kind */
+    if (!census.n) { /* without a kind */
         entry = add_entry(f, path, VALUE_ARRAY, err);
         if (!entry)
             return err->status;

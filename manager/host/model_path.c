@@ -10,16 +10,18 @@
 
 #include "base/error.h"
 #include "base/system/beneath.h"
+#include "base/system/folder.h"
 #include "base/system/path_access.h"
 #include "manager/base/message.h"
 
-static int fail_not_a_file(const char *field, const char *given, const struct stat *st,
-                           struct error *err)
+/* A model is a file or a folder. */
+static int check_kind(const char *field, const char *given, const struct stat *st,
+                      struct error *err)
 {
-    if (S_ISDIR(st->st_mode))
-        error_field(err, field, "%.200s is a folder; give the path of the GGUF file in it", given);
-    else
-        error_field(err, field, "%.200s is a pipe, socket or device; give a GGUF file", given);
+    if (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode))
+        return 0;
+    error_field(err, field, "%.200s is a pipe, socket or device; give a GGUF file or a folder",
+                given);
     return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
@@ -45,6 +47,28 @@ static const char *written_below(const char *model_root, const char *given)
     return given + strspn(given, "/");
 }
 
+/* Writes the path of a link that keeps its name: its folder is resolved, the link is not. */
+static int find_link(const char *model_root, const char *relative, const char *what,
+                     struct model_path *out_path, struct error *err)
+{
+    char parent[PATH_MAX], link[64];
+    const char *slash = strrchr(relative, '/'), *name = slash ? slash + 1 : relative;
+    int fd;
+    snprintf(parent, sizeof(parent), "%.*s", slash ? (int)(slash - relative) : 1,
+             slash ? relative : ".");
+    if (beneath_open(model_root, parent, O_PATH, what, &fd, err) != 0)
+        return err->status;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, parent, sizeof(parent) - 1);
+    close(fd);
+    if (n <= 0)
+        return error_errno(err, errno, "%s", what);
+    parent[n] = '\0';
+    int n_path = snprintf(out_path->absolute, sizeof(out_path->absolute), "%s/%s", parent, name);
+    return n_path < (int)sizeof(out_path->absolute) ? 0
+                                                    : error_errno(err, ENAMETOOLONG, "%s", what);
+}
+
 /* Opens the file as a path only (O_PATH), so that no device or FIFO reacts. The recorded path is
  * the file's own, without "." and "..". */
 static int find_below(const char *model_root, const char *field, const char *given,
@@ -68,8 +92,15 @@ static int find_below(const char *model_root, const char *field, const char *giv
     if (n <= 0 || rc != 0)
         return error_errno(err, errno, "%s", what);
     out_path->absolute[n] = '\0';
-    if (!S_ISREG(st.st_mode))
-        return fail_not_a_file(field, given, &st, err);
+    if (check_kind(field, given, &st, err) != 0)
+        return err->status;
+    if (S_ISREG(st.st_mode) && folder_keeps_name(relative, out_path->absolute) &&
+        find_link(model_root, relative, what, out_path, err) != 0)
+        return err->status;
+    if (strcmp(out_path->absolute, model_root) == 0) {
+        error_field(err, field, "%.200s is the model root itself; give a model below it", given);
+        return error_reason(err, REASON_MODEL_FILE_INVALID);
+    }
     /* NULL: the file was moved just now */
     relative = written_below(model_root, out_path->absolute);
     if (!relative || out_path->absolute[0] != '/')
@@ -83,7 +114,7 @@ static int find_below(const char *model_root, const char *field, const char *giv
     return 0;
 }
 
-/* Without a root, the file's real path after all links is recorded. */
+/* Without a root, the real path after all links is recorded (folder_resolve()). */
 static int find_anywhere(const char *field, const char *given, struct model_path *out_path,
                          struct error *err)
 {
@@ -93,7 +124,7 @@ static int find_anywhere(const char *field, const char *given, struct model_path
                     "is relative, but the manager has no model root; give an absolute path");
         return error_reason(err, REASON_NO_MODEL_ROOT);
     }
-    if (!realpath(given, out_path->absolute)) {
+    if (!folder_resolve(given, out_path->absolute)) {
         int err_no = errno;
         error_field(err, field, "%.200s: %s", given, strerror(err_no));
         err->status = status_from_errno(err_no);
@@ -106,7 +137,7 @@ static int find_anywhere(const char *field, const char *given, struct model_path
     out_path->recorded = out_path->absolute;
     if (stat(out_path->absolute, &st) != 0)
         return error_errno(err, errno, "%s: %.200s", field, given);
-    return S_ISREG(st.st_mode) ? 0 : fail_not_a_file(field, given, &st, err);
+    return check_kind(field, given, &st, err);
 }
 
 int model_path_find(const char *model_root, const char *field, const char *given,

@@ -1,4 +1,4 @@
-/* model_path.h: the path of a model file, and the form in which the path is recorded. Loop
+/* model_path.h: the path of a model file or folder, and the form in which the path is recorded. Loop
  * thread only. */
 #pragma once
 
@@ -14,8 +14,8 @@ struct model_path {
     const char *recorded;    /* part of absolute: relative to the model root, where there is one */
 };
 
-/* Finds the file, below the model root where there is one. The kernel checks the path and
- * follows no symbolic link. A path outside gives PERMISSION_DENIED, reason OUTSIDE_MODEL_ROOT,
+/* Finds the file or folder, below the model root where there is one. The kernel checks the path and
+ * follows only links that stay below the root. A path outside gives PERMISSION_DENIED, reason OUTSIDE_MODEL_ROOT,
  * whether the file exists or not. Texts name the request's field and the given path, never a
  * link's target. */
 int model_path_find(const char *model_root, const char *field, const char *given,

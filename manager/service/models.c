@@ -298,6 +298,31 @@ static int check_report(const struct registration *registration,
     return config_check_fits("config", request->config, report->info, err);
 }
 
+/* The hash of the contents. A single file has its SHA-256. Several files have the SHA-256 of the
+ * lines that sha256sum prints for them, in the order of the report. */
+static int hash_contents(const Sluice__Worker__V1__InspectReport *report,
+                         char out_hex[SHA256_HEX_BYTES], struct error *err)
+{
+    struct sha256 *sha = NULL;
+    uint8_t digest[SHA256_BYTES];
+    if (report->n_files == 1) {
+        snprintf(out_hex, SHA256_HEX_BYTES, "%s", report->files[0]->sha256);
+        return 0;
+    }
+    if (sha256_create(&sha, err) != 0)
+        return err->status;
+    for (size_t i = 0; i < report->n_files; i++) {
+        const Sluice__Worker__V1__ModelFile *file = report->files[i];
+        sha256_update(sha, file->sha256, strlen(file->sha256));
+        sha256_update(sha, "  ", 2);
+        sha256_update(sha, file->name, strlen(file->name));
+        sha256_update(sha, "\n", 1);
+    }
+    sha256_final(sha, digest);
+    sha256_hex(digest, out_hex);
+    return 0;
+}
+
 static void on_inspected(void *arg, const pb_tool *report, const struct error *status)
 {
     struct registration *registration = arg;
@@ -312,14 +337,13 @@ static void on_inspected(void *arg, const pb_tool *report, const struct error *s
         error_reason(&err, REASON_MODEL_FILE_INVALID);
     if (err.status == 0)
         check_report(registration, report->inspect, &err);
+    if (err.status == 0 && request->verify)
+        hash_contents(report->inspect, registration->content_sha256, &err);
     if (err.status == 0 && !(registration->info = MESSAGE_COPY(pb_info, report->inspect->info)))
         error_no_memory(&err);
     if (err.status == 0) {
         for (size_t i = 0; i < report->inspect->n_files; i++)
             registration->size_bytes += report->inspect->files[i]->size_bytes;
-        if (request->verify && report->inspect->n_files)
-            snprintf(registration->content_sha256, sizeof(registration->content_sha256), "%s",
-                     report->inspect->files[0]->sha256);
         service_change(service, call, &request->base, request->request_id, &register_change,
                        registration);
     } else {

@@ -417,7 +417,7 @@ def test_every_mode_of_the_worker_is_in_the_sandbox(mode):
 
 
 def test_a_model_lies_below_the_root_or_nowhere(manager):
-    """Neither the manager nor later the worker follows a link. A file outside the root is not even looked up."""
+    """Neither the manager nor later the worker follows a link out of the root. A file outside is not even looked up."""
     manager.up("--crash-limit", "2", worker=BIN / "sluice-worker")
     inside, outside = manager.models / "dir" / "a.gguf", manager.folder / "outside.gguf"
     inside.parent.mkdir()
@@ -426,18 +426,22 @@ def test_a_model_lies_below_the_root_or_nowhere(manager):
     (manager.models / "out").symlink_to(outside)
     (manager.models / "loop").symlink_to("loop")
     (manager.models / "up").symlink_to("..")
-    for path in ["out", "loop", "up/outside.gguf", "../outside.gguf", "../none", str(outside), "/none", "dir/../../outside.gguf"]:
+    (manager.models / "absolute").symlink_to(inside)
+    (manager.models / "empty").mkdir()
+    for path in ["out", "loop", "up/outside.gguf", "../outside.gguf", "../none", str(outside), "/none", "dir/../../outside.gguf", "absolute"]:
         for field, kwargs in [("path", dict(path=path)), ("config.draft_model", dict(path="dir/a.gguf", config=dict(draft_model=path)))]:
             with pytest.raises(grpc.RpcError) as e:
                 manager.rpc.RegisterModelVersion(manager.m.RegisterModelVersionRequest(model="x", **kwargs))
             assert (e.value.code(), reason(e.value)) == (grpc.StatusCode.PERMISSION_DENIED, "OUTSIDE_MODEL_ROOT"), (path, e.value.details())
             assert names(e.value.details(), field) and (path.startswith("/") or str(manager.folder) not in e.value.details())
-    for path in ["none", "dir", "."]:
+    for path in ["none", "empty", "."]:
         with pytest.raises(grpc.RpcError) as e:
             manager.register("x", path)
         assert e.value.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT), e.value
     assert manager.register("a", "./dir/../dir//a.gguf").version.path == "dir/a.gguf"
     assert manager.register("a", str(inside)).existed
+    (manager.models / "in").symlink_to("dir/a.gguf")
+    assert manager.register("a", "in").version.path == "dir/a.gguf"
     manager.done(manager.load("a"))
     assert [sandbox_of(pid) for pid in manager.workers()] == [("2", "1", "0")]
     manager.done(manager.unload("a"))
@@ -445,6 +449,21 @@ def test_a_model_lies_below_the_root_or_nowhere(manager):
     inside.symlink_to(outside)  # the link leads to a file with the same bytes
     o = manager.end(manager.load("a"))
     assert o.state == manager.t.OPERATION_STATE_FAILED and o.error.reason == "OUTSIDE_MODEL_ROOT", o
+
+
+def test_a_model_of_the_hub_cache_is_served_below_the_root(manager):
+    """The Hub cache keeps contents in blobs/ without names, and a link per file in snapshots/."""
+    manager.up(worker=BIN / "sluice-worker")
+    blob, link = manager.models / "models--o--m/blobs/4f2a", manager.models / "models--o--m/snapshots/c1/tiny.gguf"
+    blob.parent.mkdir(parents=True)
+    link.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "tests/golden/tiny/q8_0.gguf", blob)
+    link.symlink_to("../../blobs/4f2a")
+    version = manager.register("a", str(link)).version
+    assert version.path == "models--o--m/snapshots/c1/tiny.gguf"
+    assert manager.register("b", "models--o--m/snapshots/c1").version.info.weights_digest == version.info.weights_digest
+    manager.done(manager.load("a"))
+    assert len(manager.workers()) == 1
 
 
 def listening(pids):
