@@ -29,11 +29,6 @@ struct weight_map {
     uint64_t n_rows, capacity;
 };
 
-static int out_of_memory(const struct hf_reader *reader, struct error *err)
-{
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", reader->ckpt->name);
-}
-
 /* --- the index --- */
 
 /* A shard lies in the model's folder, so its name has no folder. */
@@ -285,8 +280,6 @@ int hf_weights_read(struct hf_reader *reader, struct error *err)
 {
     if (folder_has(reader->folder, single_name)) {
         int rc = read_shard(reader, single_name, err);
-        if (!rc && !reader->ckpt->n_tensors && !checkpoint_add_tensor(reader->ckpt))
-            return out_of_memory(reader, err);
         return rc ? rc : index_tensors(reader->ckpt, err);
     }
     if (folder_has(reader->folder, index_name))

@@ -371,7 +371,8 @@ static bool take_nan(struct json_cursor *c, double *out)
     static const struct {
         const char *word;
         double value;
-    } names[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
+    } names[] = {
+        {"NaN", (double)NAN}, {"Infinity", (double)INFINITY}, {"-Infinity", -(double)INFINITY}};
     for (size_t i = 0; c->allows_nan && i < sizeof(names) / sizeof(names[0]); i++)
         if (starts_with(c, names[i].word)) {
             c->at += strlen(names[i].word);

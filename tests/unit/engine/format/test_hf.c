@@ -354,6 +354,20 @@ static void test_other_types_are_listed_and_not_read(void **state)
     checkpoint_close(c);
 }
 
+static void test_a_model_without_tensors_opens(void **state)
+{
+    (void)state;
+    folder_write_safetensors(&folder, "model.safetensors", "{}", 0);
+    folder_write_text(&folder, "config.json", "{}");
+    struct checkpoint *c = open_good();
+    assert_int_equal(checkpoint_n_tensors(c), 0);
+    assert_int_equal(checkpoint_n_keys(c), 0);
+    assert_string_equal(checkpoint_architecture(c), "");
+    assert_null(checkpoint_tensor_find(c, "a"));
+    assert_false(checkpoint_has(c, "a"));
+    checkpoint_close(c);
+}
+
 static void test_a_hub_cache_is_read_through_its_links(void **state)
 {
     (void)state;
@@ -403,6 +417,7 @@ int main(void)
         TEST(test_the_digest_covers_every_file),
         TEST(test_shards_make_one_model),
         TEST(test_other_types_are_listed_and_not_read),
+        TEST(test_a_model_without_tensors_opens),
         TEST(test_a_hub_cache_is_read_through_its_links),
     };
     return cmocka_run_group_tests_name("hf", tests, NULL, NULL);
