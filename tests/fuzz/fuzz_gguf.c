@@ -1,43 +1,7 @@
 /* Fuzzes the GGUF reader with random bytes as a model file. A file opens, or is refused with
  * MODEL_FILE_INVALID (or UNIMPLEMENTED). An open file can be walked, read and used to tokenize. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "base/error.h"
-#include "base/strbuf.h"
-#include "engine/format/checkpoint.h"
 #include "engine/text/tokenizer.h"
-
-static void require(int condition, const char *what, const struct error *err)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "%s: %d %s [%s]\n", what, err->status, err->message, error_reason_name(err));
-    abort();
-}
-
-static void walk(const struct checkpoint *ckpt)
-{
-    struct strbuf text = {0};
-    struct error err = {0};
-    unsigned char row[4096];
-    for (uint64_t i = 0; i < checkpoint_n_keys(ckpt); i++) {
-        checkpoint_key_type(ckpt, i, &text);
-        checkpoint_key_value(ckpt, i, 200, &text);
-    }
-    strbuf_fini(&text);
-    for (uint64_t i = 0; i < checkpoint_n_tensors(ckpt); i++) {
-        const struct checkpoint_tensor *t = checkpoint_tensor_at(ckpt, i);
-        require(checkpoint_tensor_find(ckpt, t->name) == t, "find", &err);
-        if (t->row_bytes <= sizeof(row))
-            require(checkpoint_read_tensor_rows(ckpt, t, t->n_rows - 1, 1, row, &err) == 0,
-                    "last row", &err);
-    }
-}
+#include "tests/fuzz/fuzz_checkpoint.h"
 
 static void tokenize(const struct checkpoint *ckpt)
 {
@@ -47,12 +11,12 @@ static void tokenize(const struct checkpoint *ckpt)
     struct token_list list = {0};
     int rc = tokenizer_open(ckpt, &tok, &err);
     if (rc == 0)
-        require(tokenizer_encode(tok, text, sizeof(text) - 1, TOKENIZER_PARSE_SPECIAL, &list, NULL,
-                                 &err) == 0,
-                "encode", &err);
+        fuzz_require(tokenizer_encode(tok, text, sizeof(text) - 1, TOKENIZER_PARSE_SPECIAL, &list,
+                                      NULL, &err) == 0,
+                     "encode", &err);
     else
-        require(rc == STATUS_UNIMPLEMENTED || err.reason == REASON_MODEL_FILE_INVALID, "tokenizer",
-                &err);
+        fuzz_require(rc == STATUS_UNIMPLEMENTED || err.reason == REASON_MODEL_FILE_INVALID,
+                     "tokenizer", &err);
     token_list_fini(&list);
     tokenizer_close(tok);
 }
@@ -70,15 +34,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     int rc = checkpoint_open(path, &ckpt, &err);
     if (rc == 0) {
-        walk(ckpt);
+        fuzz_walk(ckpt);
         tokenize(ckpt);
     } else {
-        require(rc == STATUS_UNIMPLEMENTED ||
-                    (rc == STATUS_INVALID_ARGUMENT && err.reason == REASON_MODEL_FILE_INVALID),
-                "open", &err);
+        fuzz_require(rc == STATUS_UNIMPLEMENTED ||
+                         (rc == STATUS_INVALID_ARGUMENT && err.reason == REASON_MODEL_FILE_INVALID),
+                     "open", &err);
         /* The message about a file of another kind names the kind and no offset. */
         bool is_gguf = n_bytes >= 4 && memcmp(data, "GGUF", 4) == 0;
-        require(!is_gguf || strstr(err.message, ": offset ") != NULL, "no offset", &err);
+        fuzz_require(!is_gguf || strstr(err.message, ": offset ") != NULL, "no offset", &err);
     }
     checkpoint_close(ckpt);
     return 0;
