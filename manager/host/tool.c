@@ -16,7 +16,7 @@
 #include "manager/host/process.h"
 #include "proto/rpc/message/message.h"
 
-enum { OUTPUT_MAX_BYTES = 16 << 20, OPEN_FILES = 64 };
+enum { OUTPUT_MAX_BYTES = 16 << 20, OPEN_FILES = 4096 /* a model may have 2,048 files */ };
 
 struct tool {
     struct tool *next; /* in a list of the runner */
@@ -153,7 +153,7 @@ static void on_timeout(struct ev_loop *loop, ev_timer *watcher, int events)
 static void set_limit(pid_t pid, __rlimit_resource_t resource, rlim_t value)
 {
     struct rlimit limit = {.rlim_cur = value, .rlim_max = value};
-    /* Fails only where the process has ended already. */
+    /* Fails where the process has ended already, or may not have so many files anyway. */
     (void)prlimit(pid, resource, &limit, NULL);
 }
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ONE_SHOT_CPU_S = 60, ONE_SHOT_CPU_HARD_S = 70 };
+enum { ONE_SHOT_CPU_S = 60, ONE_SHOT_CPU_HARD_S = 70, OPEN_FILES = 8192 };
 /* Added to oom_score_adj, whose unit is 1/1,000 of the memory of the machine or cgroup. So a worker
  * counts as larger by half of that memory. A manager or server never grows so large. */
 enum { OOM_SCORE_ABOVE = 500, OOM_SCORE_MAX = 1000 };
@@ -38,12 +38,23 @@ static void raise_oom_score(void)
     fclose(file);
 }
 
+/* Each reader of a model opens all of its files, up to 2,048 (checkpoint_files.h). */
+static void allow_files(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= OPEN_FILES)
+        return;
+    files.rlim_cur = files.rlim_max < OPEN_FILES ? files.rlim_max : OPEN_FILES;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 void process_harden(bool one_shot)
 {
     struct stat st;
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     limit(RLIMIT_CORE, 0, 0);
     raise_oom_score();
+    allow_files();
     if (!one_shot)
         return;
     limit(RLIMIT_CPU, ONE_SHOT_CPU_S, ONE_SHOT_CPU_HARD_S);

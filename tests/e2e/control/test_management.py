@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -464,6 +465,40 @@ def test_a_model_of_the_hub_cache_is_served_below_the_root(manager):
     assert manager.register("b", "models--o--m/snapshots/c1").version.info.weights_digest == version.info.weights_digest
     manager.done(manager.load("a"))
     assert len(manager.workers()) == 1
+
+
+def shard(path, tensor):
+    """Writes a safetensors file with a tensor of two floats."""
+    header = json.dumps({tensor: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+
+
+def test_a_folder_is_read_with_all_its_shards(manager):
+    """Symptom: the process that inspects had 64 files, so it failed on a model of 100 shards."""
+    manager.up(worker=BIN / "sluice-worker")
+    folder = manager.models / "many"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": ["OfNoFamily"], "hidden_size": 2}))
+    shards = {f"t{i}": f"model-{i:05}-of-00100.safetensors" for i in range(100)}
+    for tensor, name in shards.items():
+        shard(folder / name, tensor)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+
+    def refusal(path="many"):
+        with pytest.raises(grpc.RpcError) as e:
+            manager.register("x", path)
+        return reason(e.value), e.value.details()
+
+    assert refusal()[0] == "MODEL_UNSUPPORTED"
+    (folder / shards["t7"]).write_bytes(b"")
+    why, text = refusal()
+    assert why == "MODEL_FILE_INVALID" and names(text, shards["t7"])
+    (folder / shards["t7"]).unlink()
+    why, text = refusal()
+    assert why == "MODEL_FILE_INVALID" and names(text, shards["t7"])
+    (folder / shards["t7"]).symlink_to("/etc/hostname")
+    why, text = refusal()
+    assert why == "OUTSIDE_MODEL_ROOT" and names(text, shards["t7"])
 
 
 def listening(pids):
