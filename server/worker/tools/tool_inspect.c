@@ -138,6 +138,7 @@ static int add_tensors(struct inspection *in, struct error *err)
         info->format = message_text(in->arena, t->type_name);
         info->offset = t->offset_bytes;
         info->bytes = t->n_bytes;
+        info->file = message_text(in->arena, checkpoint_file_name(in->ckpt, t->file));
         info->shape = arena_calloc(in->arena, t->n_dims, sizeof(*info->shape));
         if (!info->shape)
             return out_of_memory(err);

@@ -199,6 +199,9 @@ def test_files_that_are_no_models(state, tmp_path):
         assert value == "GGUF" and value in message or names(message, value), message
     assert remedies[bad] == remedies[cut] and remedies[bad] not in [remedies[path] for path in remedies if path not in (bad, cut)], remedies
     assert "llama" in Doctor(state, model_path()).of("model", "ok")[0]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/a.gguf").symlink_to(model_path())
+    assert "llama" in Doctor(state, tmp_path / "folder").of("model", "ok")[0]
 
 
 def test_without_its_worker_program(state, tmp_path):

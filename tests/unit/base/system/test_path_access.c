@@ -125,6 +125,19 @@ static void test_the_component_that_bars_is_named(void **state)
     set_mode("home/sub/a b", 0644);
 }
 
+/* A model may be a folder, whose files are listed first. */
+static void test_a_folder_that_cannot_be_listed_is_named(void **state)
+{
+    struct path_access access;
+    (void)state;
+    assert_false(find("home/sub", &access));
+    set_mode("home/sub", 0711);
+    assert_true(find("home/sub", &access));
+    assert_command(&access, 'r', "home/sub");
+    assert_false(find("home/sub/file", &access));
+    set_mode("home/sub", 0755);
+}
+
 static void test_where_a_link_leads_is_not_told(void **state)
 {
     struct path_access access;
@@ -188,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_component_that_bars_is_named),
+        cmocka_unit_test(test_a_folder_that_cannot_be_listed_is_named),
         cmocka_unit_test(test_where_a_link_leads_is_not_told),
         cmocka_unit_test(test_a_mode_that_is_not_the_cause_is_not_changed),
         cmocka_unit_test(test_files_that_are_opened_say_so),
