@@ -89,6 +89,7 @@ int lifecycle_check_awake(const pb_deployment *deployment, struct error *err)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION, "%s/%s is parked on %s; WakeModelVersion wakes it",
               deployment->model, deployment->version, deployment->device_group);
+    error_version(err, deployment->version);
     return error_reason(err, REASON_PARKED);
 }
 

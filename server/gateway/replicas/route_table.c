@@ -302,6 +302,7 @@ static int check_route(const route *r, const route **out_route, struct error *er
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "version \"%s\" of model \"%s\" is parked; WakeModelVersion wakes it", r->version,
                   r->model);
+        error_version(err, r->version);
         return error_reason(err, REASON_MODEL_PARKED);
     }
     *out_route = r;
