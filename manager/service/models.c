@@ -285,8 +285,7 @@ static int check_report(const struct registration *registration,
     if (!report->info || strlen(report->info->weights_digest) != 64)
         return error_set(err, STATUS_INTERNAL, "the inspecting process sent no digest");
     if (*report->unsupported_reason) {
-        error_set(err, STATUS_FAILED_PRECONDITION, "path: %.300s is not supported",
-                  report->unsupported_reason);
+        error_set(err, STATUS_FAILED_PRECONDITION, "%.400s", report->unsupported_reason);
         return error_reason(err, REASON_MODEL_UNSUPPORTED);
     }
     if (*request->expected_digest &&
