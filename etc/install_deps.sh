@@ -32,7 +32,8 @@ if [ "$(id -u)" -ne 0 ]; then
     sudo=(sudo)
 fi
 # sudo keeps no variables, so env sets them for apt-get: debconf asks nothing, and warns of no apt-utils.
-apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get)
+apt=("${sudo[@]}" env LC_ALL=C DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get)
 "${apt[@]}" update -q >/dev/null
-"${apt[@]}" install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+"${apt[@]}" install -y -q --no-install-recommends "${missing[@]}" |
+    sed -nuE 's/^(Need to get|After this operation,) (.*[^.])\.?$/packages: \1 \2/p'
 echo "packages: done"
