@@ -87,6 +87,7 @@ struct simt_columns {
     uint32_t kind;                               /* columns and format; 0: none yet */
     uint64_t sum;                                /* checksum of the operand's bytes */
     double numbers[SIMT_WGMMA_K * SIMT_WGMMA_N]; /* [k][n] */
+    bool is_finite;                              /* no number is infinite or NaN */
 };
 
 /* State that all threads of the block share. */

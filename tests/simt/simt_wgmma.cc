@@ -338,22 +338,32 @@ static void widen_columns(double *b, uint64_t matrix, const form &shape)
     }
 }
 
-/* Returns the numbers of B, [k][n], until the next call in this block. */
-static const double *columns_of(const simt_wgmma_call *call)
+/* Returns true if no number is infinite or NaN: 0 · x is then 0 for each x. */
+static bool are_finite(const double *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * 0.0;
+    return sum == 0;
+}
+
+/* Returns B until the next call in this block. */
+static const simt_columns *columns_of(const simt_wgmma_call *call)
 {
     const form &shape = call->shape;
     simt_columns *c = &simt_tls.block->columns;
     uint32_t kind = shape.n << 3 | (uint32_t)shape.is_f16 << 2 | (uint32_t)shape.has_turned_b << 1 |
                     (uint32_t)shape.is_e4m3;
     if (c->kind == kind && c->sum == call->sum_of_b)
-        return c->numbers;
+        return c;
     if (shape.has_turned_b)
         widen_turned(c->numbers, call->b, shape.n, shape.is_f16);
     else
         widen_columns(c->numbers, call->b, shape);
     c->kind = kind;
     c->sum = call->sum_of_b;
-    return c->numbers;
+    c->is_finite = are_finite(c->numbers, (size_t)n_k(shape) * shape.n);
+    return c;
 }
 
 /* Reads row `row` of the warp's 16 rows of A from the lanes' registers. */
@@ -422,6 +432,14 @@ static void multiply_row(const form &shape, const float a[MAX_K], const double *
     memcpy(sums, all, sizeof(all));
 }
 
+static bool is_all_zero(const float *x, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (x[i] != 0.0f)
+            return false;
+    return true;
+}
+
 static void finish(void *const operands[SIMT_WARP], uint32_t)
 {
     const simt_wgmma_call *first = (const simt_wgmma_call *)operands[0];
@@ -430,17 +448,21 @@ static void finish(void *const operands[SIMT_WARP], uint32_t)
     const float error = error_of_rows();
     float a[MAX_K];
     check_unchanged(operands);
-    const double *b = columns_of(first);
+    const simt_columns *b = columns_of(first);
     for (unsigned row = 0; row < ROWS; row++) {
         if (shape.has_a_registers)
             gather_row(a, operands, row, shape.is_f16);
         else
             widen_row(a, first->a, first_row() + row, shape);
+        /* most rows of a small prompt's tile */
+        bool is_zero = b->is_finite && is_all_zero(a, n_k(shape));
+        if (is_zero)
+            memset(sums, 0, sizeof(sums));
         for (unsigned n = 0; n < shape.n; n++) {
             simt_wgmma_call *own = (simt_wgmma_call *)operands[row % 8 * 4 + n % 8 / 2];
             float *d = &own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
-            if (n % PART == 0)
-                multiply_row(shape, a, b + n, sums);
+            if (n % PART == 0 && !is_zero)
+                multiply_row(shape, a, b->numbers + n, sums);
             *d = (float)((first->adds ? (double)*d : 0.0) + sums[n % PART] + error);
             *d = shape.is_e4m3 ? cut(*d) : *d;
         }

@@ -251,6 +251,24 @@ static void test_products_are_the_plain_loops(void **)
         }
 }
 
+/* A row of zeros adds nothing, but for a column with a NaN. */
+static void test_rows_of_zeros_add_zero_or_nan(void **)
+{
+    enum { ROW = 5, THREAD = ROW * 4 + 3, FIRST = 0, SECOND = 1 }; /* columns 6 and 7 of the row */
+    std::vector<int> x;
+    std::vector<uint16_t> halves = whole_numbers(&x, false);
+    for (unsigned k = 0; k < K; k++)
+        halves[ROW * K + k] = 0;
+    std::vector<float> y = run(halves, false, 4, NONE);
+    for (unsigned i = 0; i < GROUP; i++)
+        if (i % 4 < 2) /* the others are of row 13 */
+            assert_true(y[THREAD * GROUP + i] == (float)i);
+    halves[(M + 7) * K] = 0x7FC0;
+    y = run(halves, false, 4, NONE);
+    assert_true(y[THREAD * GROUP + FIRST] == 0.0f);
+    assert_true(y[THREAD * GROUP + SECOND] != y[THREAD * GROUP + SECOND]);
+}
+
 static void test_sums_are_not_there_before_they_are_waited_for(void **)
 {
     std::vector<int> x;
@@ -320,6 +338,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_products_are_the_plain_loops),
         cmocka_unit_test(test_forms_of_attention_are_the_plain_loops),
         cmocka_unit_test(test_sums_are_not_there_before_they_are_waited_for),
+        cmocka_unit_test(test_rows_of_zeros_add_zero_or_nan),
         cmocka_unit_test(test_copies_of_an_earlier_block_are_forgotten),
         cmocka_unit_test(test_what_the_order_forbids_ends_the_process),
     };
