@@ -7,7 +7,7 @@
 bool __wrap_memory_limit_read(const char *root, pid_t pid, struct memory_limit *out);
 bool __wrap_memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out);
 
-/* One history of eight has little free memory. */
+/* Little memory is free in every eighth history. */
 bool __wrap_memory_limit_read(const char *root, pid_t pid, struct memory_limit *out)
 {
     const uint64_t total = 1ULL << 35, free_bytes = sim.history_seed % 8 == 5 ? 1 << 24 : total / 2;
