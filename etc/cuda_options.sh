@@ -30,7 +30,7 @@ mapfile -t gpus < <({ nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2
     { grep -xE '[0-9]+\.[0-9]+' || true; } | sort -uV)
 
 if [ ${#gpus[@]} -eq 0 ]; then
-    [ -n "$release" ] || leave_out "nvidia-smi lists no GPU, and there is no CUDA compiler."
+    [ -n "$release" ] || leave_out "nvidia-smi lists no GPU, and there is no CUDA compiler. For an NVIDIA GPU install its driver and CUDA 12.0 or later. $how"
     leave_out "nvidia-smi lists no GPU. $how"
 fi
 [ -n "$release" ] || leave_out "this machine has GPUs but no CUDA compiler (nvcc). Install the CUDA toolkit 12.0 or later. $how"

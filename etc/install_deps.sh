@@ -31,7 +31,9 @@ if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || { echo "packages: this needs root or sudo; run as root: apt-get install ${missing[*]}" >&2; exit 1; }
     sudo=(sudo)
 fi
-export DEBIAN_FRONTEND=noninteractive
-"${sudo[@]}" apt-get update -q >/dev/null
-"${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+# sudo keeps no variables, so env sets them for apt-get: debconf asks nothing, and warns of no apt-utils.
+apt=("${sudo[@]}" env LC_ALL=C DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get)
+"${apt[@]}" update -q >/dev/null
+"${apt[@]}" install -y -q --no-install-recommends "${missing[@]}" |
+    sed -nuE 's/^(Need to get|After this operation,) (.*[^.])\.?$/packages: \1 \2/p'
 echo "packages: done"

@@ -38,14 +38,25 @@ about() {
     if [ $s -lt 90 ]; then echo "about $s s"; else echo "about $(((s + 30) / 60)) minutes"; fi
 }
 
-# Builds, and prints the first line of the build, then a line each 10 %. A failed build prints all its lines.
+# Builds, and prints a line each 10 %. A failed build prints all its lines.
 build_quietly() {
-    local log rc=0
+    local log line n of last=-1 rc=0
     log=$(mktemp)
-    cmake --build "$build" 2>&1 | tee "$log" | awk -F'[][/]' '
-        !/^\[[0-9]+\/[0-9]+\]/ { if (/no work to do/) print; next }
-        { tenth = int(10 * $2 / $3) }
-        NR == 1 || tenth > last { print; fflush(); last = tenth }' || rc=1
+    # The shell reads each line at once; Debian's awk (mawk) reads a pipe in blocks of 4 KiB.
+    cmake --build "$build" 2>&1 | tee "$log" | while IFS= read -r line; do
+        case $line in
+        *"no work to do"*) echo "the programs are up to date" ;;
+        "["*/*"] Re-checking globbed directories"*) ;; # the build asks for new sources, and compiles nothing yet
+        "["*/*"]"*)
+            n=${line#[} of=${line#*/}
+            n=${n%%/*} of=${of%%]*}
+            if [ $((10 * n / of)) -gt $last ]; then
+                echo "$line"
+                last=$((10 * n / of))
+            fi
+            ;;
+        esac
+    done || rc=1
     [ $rc = 0 ] || cat "$log" >&2
     rm -f "$log"
     return $rc

@@ -6,11 +6,14 @@
 #include <stdint.h>
 
 struct device;
+struct device_memory;
 struct device_ops;
 struct error;
 struct op_table;
 
 const struct device_ops *backend_cpu(void);
+/* Reads the host memory: total, and free within the limits of the cgroup. Any thread. */
+int backend_cpu_memory(struct device_memory *out_memory, struct error *err);
 
 /* The contents of an opened backend module: its devices and its only kernel set. */
 struct backend_module {

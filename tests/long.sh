@@ -4,8 +4,10 @@
 #
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers, or all
 set -uo pipefail
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in
-"" | -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; [ $# -gt 0 ]; exit ;;
+"") usage >&2; exit 2 ;;
+-h | --help) usage; exit ;;
 esac
 cd "$(dirname "$0")/.."
 root=$PWD

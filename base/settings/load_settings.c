@@ -3,12 +3,18 @@
 #include <assert.h>
 #include <limits.h>
 
+#include "base/system/placement.h"
+
 enum {
     BENCH_TOO = LOAD_CLI | LOAD_CLI_BENCH | LOAD_WORKER | LOAD_WORKER_BENCH,
     MOST_CONTEXT = 1 << 24,
     MOST_BATCH = 1 << 16,
     ONE_DAY_MS = 24 * 3600 * 1000,
+    KV_BLOCK_TOKENS = 32,
 };
+
+/* The number of a KV slot has 32 bits, and the cache consists of whole blocks. */
+#define MOST_KV_TOKENS (UINT32_MAX / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS)
 
 /* The help texts list the flags in this order. */
 static const struct load_setting rows[] = {
@@ -16,7 +22,7 @@ static const struct load_setting rows[] = {
         .field = "n_threads",
         .kind = LOAD_NUMBER,
         .min = 1,
-        .max = 4096,
+        .max = PLACEMENT_MAX_THREADS,
         .flag = "threads",
         .letter = 't',
         .users = LOAD_CLI | LOAD_WORKER,
@@ -39,7 +45,7 @@ static const struct load_setting rows[] = {
         .field = "context_length",
         .kind = LOAD_NUMBER,
         .min = 1,
-        .max = UINT32_MAX,
+        .max = MOST_CONTEXT,
         .flag = "context-length",
         .letter = 'c',
         .users = LOAD_CLI | LOAD_WORKER,
@@ -60,7 +66,7 @@ static const struct load_setting rows[] = {
         .field = "kv_tokens",
         .kind = LOAD_NUMBER,
         .min = 1,
-        .max = INT64_MAX,
+        .max = MOST_KV_TOKENS,
         .group = "KV cache",
         .flag = "kv-tokens",
         .users = LOAD_CLI | LOAD_WORKER,

@@ -4,17 +4,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 static long read_pid(int fd)
@@ -194,6 +197,50 @@ pid_t lock_file_owner(int fd, int *out_pidfd)
     if (pidfd >= 0)
         close(pidfd);
     return -1;
+}
+
+/* Makes an inotify of the open lock file; -1: the kernel gives no more of them. */
+static int watch_file(int fd)
+{
+    char path[64];
+    int changes = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (changes >= 0)
+        (void)inotify_add_watch(changes, path, IN_MODIFY | IN_CLOSE);
+    return changes;
+}
+
+/* Waits for a change of the file. *closed: a process has closed the file. */
+static void wait_for_change(int changes, int64_t wait_ns, bool *closed)
+{
+    _Alignas(struct inotify_event) char events[4096];
+    struct pollfd ready = {.fd = changes, .events = POLLIN};
+    const struct timespec limit = {.tv_sec = wait_ns / NS_PER_S, .tv_nsec = wait_ns % NS_PER_S};
+    (void)ppoll(&ready, 1, &limit, NULL);
+    ssize_t n = changes >= 0 ? read(changes, events, sizeof(events)) : 0;
+    struct inotify_event event;
+    *closed = false;
+    for (ssize_t at = 0; at < n; at += (ssize_t)(sizeof(event) + event.len)) {
+        memcpy(&event, events + at, sizeof(event));
+        *closed |= (event.mask & IN_CLOSE) != 0;
+    }
+}
+
+pid_t lock_file_await_owner(int fd, uint32_t wait_ms, int *out_pidfd)
+{
+    static const int64_t settle_ns = 10 * NS_PER_MS; /* the kernel reports a close just before it
+                                                      * drops the lock */
+    int64_t end_ns = clock_now_ns() + wait_ms * NS_PER_MS, left_ns = wait_ms * NS_PER_MS;
+    int changes = watch_file(fd);
+    bool closed = false;
+    pid_t pid;
+    while ((pid = lock_file_owner(fd, out_pidfd)) < 0 && left_ns > 0) {
+        wait_for_change(changes, closed && left_ns > settle_ns ? settle_ns : left_ns, &closed);
+        left_ns = end_ns - clock_now_ns();
+    }
+    if (changes >= 0)
+        close(changes);
+    return pid;
 }
 
 pid_t lock_file_holder(const char *path)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct error;
@@ -33,6 +34,11 @@ int lock_file_open(const char *path, int *out_fd, struct error *err);
  * pid. -1 if there is no holder, or the kernel has no pidfds. */
 pid_t lock_file_owner(int fd, int *out_pidfd);
 
-/* Does the same for a path, for messages only: to send a signal use the pidfd of lock_file_owner().
- * 0 also if there is no such file. Holds the lock for a moment if no other process does. */
+/* Does the same, and waits at most wait_ms for an unknown holder. A new holder writes its pid a
+ * moment after it locks; other unknown holders close the file soon. */
+pid_t lock_file_await_owner(int fd, uint32_t wait_ms, int *out_pidfd);
+
+/* Does the same without a wait for a path, for messages only: to send a signal use the pidfd of
+ * lock_file_owner(). 0 also if there is no such file. Holds the lock for a moment if no other
+ * process does. */
 pid_t lock_file_holder(const char *path);

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/format.h"
+#include "base/system/cpus.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -267,35 +269,82 @@ bool memory_limit_read(const char *root, pid_t pid, struct memory_limit *out)
     return true;
 }
 
-bool memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out)
+/* --- the share of a NUMA node --- */
+
+struct node_memory {
+    uint64_t total_bytes;
+    uint64_t available_bytes; /* free pages, and pages that the kernel can drop */
+};
+
+/* A line is "Node 0 MemTotal:  123 kB". Without the file all is zero. */
+static struct node_memory read_node(const char *root, uint32_t node)
 {
+    /* FilePages would count memory files too, which hold weights and cannot be dropped. */
+    static const char *const available[] = {
+        " MemFree:", " Active(file):", " Inactive(file):", " SReclaimable:"};
+    struct node_memory memory = {0};
     char path[PATH_BYTES], line[256];
-    uint64_t total = 0, available = 0;
-    if (!memory_limit_read(root, 0, out))
-        return false;
     snprintf(path, sizeof(path), "%s/sys/devices/system/node/node%" PRIu32 "/meminfo", root, node);
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof(line), file)) {
-        /* "Node 0 MemTotal:  123 kB" */
         const char *colon = strchr(line, ':');
-        uint64_t bytes = colon ? strtoull(colon + 1, NULL, 10) * 1024 : 0;
+        uint64_t n_bytes = colon ? strtoull(colon + 1, NULL, 10) * 1024 : 0;
         if (strstr(line, " MemTotal:"))
-            total = bytes;
-        else if (strstr(line, " MemFree:") || strstr(line, " FilePages:"))
-            available += bytes;
+            memory.total_bytes += n_bytes;
+        for (size_t i = 0; i < sizeof(available) / sizeof(available[0]); i++)
+            if (strstr(line, available[i]))
+                memory.available_bytes += n_bytes;
     }
     if (file)
         fclose(file);
-    if (total && total < out->machine_total_bytes) {
-        out->machine_total_bytes = total;
-        out->machine_free_bytes =
-            available < out->machine_free_bytes ? available : out->machine_free_bytes;
-        out->total_bytes = total < out->total_bytes ? total : out->total_bytes;
-        if (available < out->free_bytes) {
-            out->free_bytes = available;
-            out->group_limit_bytes = 0;
-            out->group[0] = '\0';
-        }
+    return memory;
+}
+
+/* Reads the kernel's list of nodes, which has the form of a list of CPUs. */
+static struct cpus list_nodes(const char *root)
+{
+    struct cpus nodes, none = {{0}};
+    struct error err;
+    char path[PATH_BYTES], list[1024] = "";
+    snprintf(path, sizeof(path), "%s/sys/devices/system/node/online", root);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return none;
+    bool is_read = fgets(list, sizeof(list), file) != NULL;
+    fclose(file);
+    return is_read && cpus_parse(path, list, &nodes, &err) == 0 ? nodes : none;
+}
+
+/* Exact where the node is the only one: the quotient is then 1. */
+static uint64_t share(uint64_t n_bytes, uint64_t of_node, uint64_t of_all)
+{
+    return of_all ? (uint64_t)((double)n_bytes * ((double)of_node / (double)of_all)) : 0;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+bool memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out)
+{
+    struct cpus nodes = list_nodes(root);
+    struct node_memory own = {0}, all = {0};
+    if (!memory_limit_read(root, 0, out))
+        return false;
+    for (uint32_t i = 0; (i = cpus_next(&nodes, i)) < CPUS_MAX; i++) {
+        struct node_memory memory = read_node(root, i);
+        own = i == node ? memory : own;
+        all.total_bytes += memory.total_bytes;
+        all.available_bytes += memory.available_bytes;
+    }
+    if (!own.total_bytes)
+        return true;
+    uint64_t *const totals[] = {&out->total_bytes, &out->machine_total_bytes};
+    uint64_t *const frees[] = {&out->free_bytes, &out->machine_free_bytes};
+    for (int i = 0; i < 2; i++) {
+        *totals[i] = share(*totals[i], own.total_bytes, all.total_bytes);
+        *frees[i] = smaller(share(*frees[i], own.available_bytes, all.available_bytes), *totals[i]);
     }
     return true;
 }

@@ -1,7 +1,8 @@
 /* memory_limit.h: how much memory a process may use. The machine limits the process, and so does
- * each memory cgroup above it, of version 1 or 2. The kernel kills a process that uses more. Each
- * call reads the kernel's files again, because the memory of a virtual machine may change. Any
- * thread. */
+ * each memory cgroup above it, of version 1 or 2. The kernel kills a process that uses more.
+ * Plans of loads, sizes of KV pools, receipts, `sluice devices` and `sluice doctor` all count free
+ * memory by these functions. Each call reads the kernel's files again, because the memory of a
+ * virtual machine may change. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,8 +27,11 @@ struct memory_limit {
  * process. False if /proc/meminfo cannot be read; *out is then zeroed. */
 bool memory_limit_read(const char *root, pid_t pid, struct memory_limit *out);
 
-/* Does the same for a NUMA node: the node's own memory counts if that is less. The kernel has no
- * MemAvailable per node; free pages and cached files of the node stand for it. */
+/* Reads the share of a NUMA node: the shares of all nodes add up to the figures of
+ * memory_limit_read. The kernel has no MemAvailable per node, and in virtual machines its nodes may
+ * report less than MemTotal. So the nodes' own files give only proportions. Total memory is shared
+ * by MemTotal. Free memory is shared by pages that are free or can be dropped; a share is at most
+ * the node's total. A node without memory or a file gets the figures of the whole machine. */
 bool memory_limit_read_node(const char *root, uint32_t node, struct memory_limit *out);
 
 /* Writes "310.2 MiB free", or "310.2 MiB free in a memory cgroup of 500.0 MiB"; returns out. */

@@ -59,16 +59,11 @@ static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engin
     struct executor_config *cfg = &engine_cfg->executor;
     struct executor_plan plan;
     struct device_memory memory;
-    struct device *device;
     cfg->kv_tokens = cfg->kv_block_size;
     int rc = engine_plan(engine_cfg, ckpt, &plan, err);
     if (rc)
         return rc;
-    rc = backend_cpu()->open(0, &device, err);
-    if (rc)
-        return rc;
-    rc = backend_cpu()->memory(device, &memory, err);
-    backend_cpu()->close(device);
+    rc = backend_cpu_memory(&memory, err);
     if (rc)
         return rc;
     uint64_t per_token = plan.kv_bytes / plan.kv_tokens;
@@ -123,7 +118,6 @@ static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg,
 {
     struct executor_plan plan;
     struct device_memory memory;
-    struct device *cpu;
     cfg->executor.kv_tokens = cfg->executor.kv_block_size;
     int rc = engine_plan(cfg, ckpt, &plan, err);
     if (rc)
@@ -131,11 +125,7 @@ static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg,
     uint64_t tokens = executor_kv_room(&plan, tokens_wanted(&cfg->executor, &plan));
     const struct executor_device *gpu = &plan.devices[plan.n_devices - 1];
     if (plan.n_devices > 1) {
-        rc = backend_cpu()->open(0, &cpu, err);
-        if (rc)
-            return rc;
-        rc = backend_cpu()->memory(cpu, &memory, err);
-        backend_cpu()->close(cpu);
+        rc = backend_cpu_memory(&memory, err);
         if (rc)
             return rc;
         const struct executor_device *host = &plan.devices[0];

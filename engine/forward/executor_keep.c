@@ -23,12 +23,7 @@ enum { MAX_THREADS = 4 };
 static int check_room(uint64_t n_bytes, const struct executor_keep *terms, struct error *err)
 {
     struct device_memory memory;
-    struct device *cpu;
-    int rc = backend_cpu()->open(0, &cpu, err);
-    if (rc)
-        return rc;
-    rc = backend_cpu()->memory(cpu, &memory, err);
-    backend_cpu()->close(cpu);
+    int rc = backend_cpu_memory(&memory, err);
     if (rc)
         return rc;
     uint64_t free_bytes = memory.free_bytes > SPARE_BYTES ? memory.free_bytes - SPARE_BYTES : 0;

@@ -32,15 +32,20 @@ static void close_device(struct device *device)
     free(device);
 }
 
-static int memory(struct device *device, struct device_memory *out_memory, struct error *err)
+int backend_cpu_memory(struct device_memory *out_memory, struct error *err)
 {
     struct memory_limit limit;
-    (void)device;
     if (!memory_limit_read("", 0, &limit))
         return error_errno(err, errno, "cpu: cannot read the system's memory sizes");
     out_memory->total_bytes = limit.total_bytes;
     out_memory->free_bytes = limit.free_bytes;
     return 0;
+}
+
+static int memory(struct device *device, struct device_memory *out_memory, struct error *err)
+{
+    (void)device;
+    return backend_cpu_memory(out_memory, err);
 }
 
 static int alloc(struct device *device, size_t n_bytes, void **out_data, struct error *err)

@@ -50,6 +50,11 @@ int attention_check_cuda(uint32_t index, const char **out_why_not, struct error 
 /* fp8_check_cuda.c: the same for products of f8 weights by wgmma. cuda_dense_allow_prompt() and
  * cuda_dense_allow_ring() must have been called. */
 int fp8_check_cuda(uint32_t index, const char **out_why_not, struct error *err);
+/* prompts_cuda.c: ends such a check. Frees the check's device memory. If `code`, the check's CUDA
+ * error, is not 0, the code under check is not used, and *out_why_not becomes `not_run` (static).
+ * Fails if the device is lost. */
+int prompts_end_check_cuda(uint32_t index, int code, void *const *memory, size_t n_memory,
+                           const char *not_run, const char **out_why_not, struct error *err);
 
 /* row_ops_cuda.c */
 int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);

@@ -1,5 +1,5 @@
-/* park_copy.c: before a replica on a GPU is parked, its weights are copied into host memory
- * (slot.h, weights.h). */
+/* park_copy.c: before a replica is parked, the manager must hold its weights in host memory
+ * (slot.h, weights.h). A worker on a GPU makes a copy for that. */
 #include "manager/replicas/park_copy.h"
 
 #include <string.h>
@@ -39,8 +39,7 @@ static const pb_deployment *deployment_of(const struct slot *slot)
 bool park_copy_is_needed(const struct slot *slot)
 {
     return slot->process_state == PROCESS_RUNNING && slot->link && !slot->is_parked_worker &&
-           slot_is_to_park(slot) && slot_is_on_gpus(slot) &&
-           !seeded_bug("I2_parks_what_is_not_kept") &&
+           slot_is_to_park(slot) && !seeded_bug("I2_parks_what_is_not_kept") &&
            !weights_are_whole(slot->fleet->weights, slot->id);
 }
 
@@ -158,12 +157,35 @@ static void fail_copy(struct slot *slot, const struct error *why)
     slot->n_copies = slot->n_copy_waits = 0; /* the next command to park starts from zero */
 }
 
+/* Weights on a CPU need no copy. The manager opens the worker's memory again, since descriptors
+ * may be free now. A park without that memory would pack the weights again and again. */
+static void take_over(struct slot *slot)
+{
+    struct weights *weights = slot->fleet->weights;
+    struct error err;
+    if (slot->status)
+        (void)weights_on_status(weights, slot->id, slot->process.pid, slot->status);
+    if (!weights_are_whole(weights, slot->id)) {
+        error_set(&err, STATUS_INTERNAL,
+                  "the manager could not open the memory with the packed weights of %s; the limit "
+                  "of open files may be too low",
+                  slot->id);
+        error_reason(&err, REASON_WEIGHTS_NOT_KEPT);
+        fail_copy(slot, &err);
+    }
+    supervisor_kick(slot->fleet->supervisor);
+}
+
 void park_copy_start(struct slot *slot)
 {
     struct fleet *fleet = slot->fleet;
     struct memory_promises promises = memory_promises(fleet, NULL);
     struct error err;
     slot->copy_failed = 0;
+    if (!slot_is_on_gpus(slot)) {
+        take_over(slot);
+        return;
+    }
     slot->copy_base_bytes = process_resident_bytes(slot->process.pid);
     slot->copy_sent = worker_link_keep(slot->link, promises.n_bytes,
                                        memory_left_in_budget(fleet, NULL, NULL, 0), &err) == 0;

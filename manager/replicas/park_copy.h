@@ -7,13 +7,14 @@
 
 #include "manager/slots/slot.h"
 
-/* True where the replica is to be parked and its weights lie on a GPU without a park copy. */
+/* True where the replica is to be parked and the manager does not hold its weights. On a GPU the
+ * park copy is missing; on a CPU the memory was not taken over. */
 bool park_copy_is_needed(const struct slot *slot);
 /* True where the last park copy failed a moment ago, and the same command to park still holds. */
 bool park_copy_has_failed(const struct slot *slot);
 /* Earliest time to ask the worker for the next copy. A new command to park resets the wait. */
 int64_t park_copy_at_ns(const struct slot *slot);
-/* Asks the worker for a copy. */
+/* Asks the worker for a copy. On a CPU: tries to take the worker's memory over. */
 void park_copy_start(struct slot *slot);
 /* Handles the worker's answer: status 0, or the reason why there is no copy. */
 void park_copy_on_answer(struct slot *slot, const struct error *status);

@@ -262,8 +262,8 @@ static void wake_worker(struct pass *pass, size_t i, const struct reconcile_repl
         (void)watch_stall(pass, i, replica);
 }
 
-/* True where the weights must be copied from a GPU before the process ends. The worker serves
- * meanwhile. */
+/* True where the manager must get the weights before the process ends, from a GPU as a copy. The
+ * worker serves meanwhile. */
 static bool copies_first(const struct reconcile_replica *replica)
 {
     return has_wrong_kind(replica) && replica->parked && replica->must_copy;

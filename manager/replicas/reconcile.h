@@ -64,7 +64,8 @@ struct reconcile_replica {
     bool drain_sent, kill_sent;
     bool can_wake;         /* the parked worker can serve in place */
     bool wake_sent;        /* Wake was sent */
-    bool must_copy;        /* to be parked, and the weights lie on a GPU without a park copy */
+    bool must_copy;        /* to be parked, and the manager does not hold the weights
+                            * (park_copy_is_needed) */
     bool copy_sent;        /* the worker was asked for a park copy and has not answered */
     bool copy_failed;      /* the park copy failed: the replica serves on */
     bool lacks_room;       /* to be parked without kept weights, and no GPU has room to load them */

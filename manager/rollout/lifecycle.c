@@ -89,6 +89,7 @@ int lifecycle_check_awake(const pb_deployment *deployment, struct error *err)
         return 0;
     error_set(err, STATUS_FAILED_PRECONDITION, "%s/%s is parked on %s; WakeModelVersion wakes it",
               deployment->model, deployment->version, deployment->device_group);
+    error_version(err, deployment->version);
     return error_reason(err, REASON_PARKED);
 }
 
@@ -368,25 +369,38 @@ int lifecycle_set_wanted(struct txn *txn, const struct lifecycle_target *target,
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
 }
 
+int lifecycle_undo(struct txn *txn, const pb_operation *operation, struct error *err)
+{
+    const struct catalog *catalog = txn_catalog(txn);
+    struct lifecycle_target target = {operation->model, operation->version,
+                                      operation->device_group};
+    for (size_t i = 0; i < operation->n_new_replica_ids; i++) {
+        const pb_replica *replica = catalog_replica(catalog, operation->new_replica_ids[i]);
+        if (replica && (int)replica->state != REPLICA_STOPPED &&
+            lifecycle_retire(txn, replica->id, err) != 0)
+            return err->status;
+    }
+    return lifecycle_set_wanted(txn, &target, operation->n_replicas_before, err);
+}
+
+int lifecycle_bump_model(struct txn *txn, const char *model, struct error *err)
+{
+    pb_model *row = MESSAGE_COPY(pb_model, catalog_model(txn_catalog(txn), model));
+    if (!row)
+        return error_no_memory(err);
+    row->generation++;
+    return txn_put(txn, TABLE_MODEL, &row->base, err);
+}
+
 int lifecycle_bump(struct txn *txn, const char *model, const char *version, struct error *err)
 {
-    pb_version *new_version =
-        MESSAGE_COPY(pb_version, catalog_version(txn_catalog(txn), model, version));
-    pb_model *new_model = MESSAGE_COPY(pb_model, catalog_model(txn_catalog(txn), model));
-    if (!new_version || !new_model) {
-        if (new_version)
-            message_free(&new_version->base);
-        if (new_model)
-            message_free(&new_model->base);
+    pb_version *row = MESSAGE_COPY(pb_version, catalog_version(txn_catalog(txn), model, version));
+    if (!row)
         return error_no_memory(err);
-    }
-    new_version->generation++;
-    new_model->generation++;
-    if (txn_put(txn, TABLE_MODEL_VERSION, &new_version->base, err) != 0) {
-        message_free(&new_model->base);
+    row->generation++;
+    if (txn_put(txn, TABLE_MODEL_VERSION, &row->base, err) != 0)
         return err->status;
-    }
-    return txn_put(txn, TABLE_MODEL, &new_model->base, err);
+    return lifecycle_bump_model(txn, model, err);
 }
 
 int lifecycle_no_version(const char *model, const char *version, struct error *err)

@@ -80,7 +80,12 @@ int lifecycle_retire_failed(struct txn *txn, const struct lifecycle_target *targ
 /* Sets the deployment's number of replicas and raises its generation. 0 deletes the deployment. */
 int lifecycle_set_wanted(struct txn *txn, const struct lifecycle_target *target,
                          uint32_t n_replicas, struct error *err);
+/* Undoes what the operation began: retires its new replicas, and gives the deployment the earlier
+ * number of replicas. */
+int lifecycle_undo(struct txn *txn, const pb_operation *operation, struct error *err);
 
+/* Raises the generation of the model. */
+int lifecycle_bump_model(struct txn *txn, const char *model, struct error *err);
 /* Raises the generations of the version and its model. */
 int lifecycle_bump(struct txn *txn, const char *model, const char *version, struct error *err);
 

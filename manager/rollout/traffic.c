@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
+#include "manager/rollout/lifecycle.h"
 #include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 
@@ -98,15 +99,6 @@ static void describe(const pb_traffic *traffic, char *out, size_t n_out)
         snprintf(out + at, n_out - at, ", sticky");
 }
 
-static int bump_model(struct txn *txn, const char *name, struct error *err)
-{
-    pb_model *model = MESSAGE_COPY(pb_model, catalog_model(txn_catalog(txn), name));
-    if (!model)
-        return error_no_memory(err);
-    model->generation++;
-    return txn_put(txn, TABLE_MODEL, &model->base, err);
-}
-
 int traffic_put(struct txn *txn, pb_traffic *traffic, const char *operation_id, struct error *err)
 {
     const pb_traffic *old = traffic_find(txn_catalog(txn), traffic->model);
@@ -115,7 +107,8 @@ int traffic_put(struct txn *txn, pb_traffic *traffic, const char *operation_id, 
     describe(traffic, text, sizeof(text));
     traffic->generation = (old ? old->generation : 0) + 1;
     failpoint("traffic.before_write");
-    if (txn_put(txn, TABLE_TRAFFIC, &traffic->base, err) != 0 || bump_model(txn, model, err) != 0)
+    if (txn_put(txn, TABLE_TRAFFIC, &traffic->base, err) != 0 ||
+        lifecycle_bump_model(txn, model, err) != 0)
         return err->status;
     struct txn_event event = {
         .type = "traffic.set", .model = model, .operation_id = operation_id, .message = text};

@@ -54,19 +54,12 @@ int update_pin_traffic(struct txn *txn, const pb_operation *operation, uint32_t 
 
 int update_begin_rollback(struct txn *txn, pb_operation *operation, struct error *err)
 {
-    const struct catalog *catalog = txn_catalog(txn);
     struct lifecycle_target target = {operation->model, operation->version,
                                       operation->device_group};
     operation->update->phase = (Sluice__Manager__V1__UpdatePhase)UPDATE_ROLL_BACK;
     if (update_pin_traffic(txn, operation, 0, err) != 0)
         return err->status;
-    for (size_t i = 0; i < operation->n_new_replica_ids; i++) {
-        const pb_replica *replica = catalog_replica(catalog, operation->new_replica_ids[i]);
-        if (replica && (int)replica->state != REPLICA_STOPPED &&
-            lifecycle_retire(txn, replica->id, err) != 0)
-            return err->status;
-    }
-    if (lifecycle_set_wanted(txn, &target, operation->n_replicas_before, err) != 0)
+    if (lifecycle_undo(txn, operation, err) != 0)
         return err->status;
     struct lifecycle_target from = {operation->model, operation->update->from_version,
                                     operation->device_group};

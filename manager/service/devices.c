@@ -268,15 +268,8 @@ static void answer_devices(struct service *service, struct rpc_call *call,
 {
     list_response *response =
         MESSAGE_NEW(list_response, sluice__manager__v1__list_devices_response__descriptor);
-    struct error err;
-    if (response && fill_devices(service, fresh, response)) {
-        rpc_call_reply(call, &response->base);
-    } else {
-        error_no_memory(&err);
-        service_fail(call, &err);
-    }
-    if (response)
-        message_free(&response->base);
+    bool complete = response && fill_devices(service, fresh, response);
+    service_reply(call, (ProtobufCMessage *)response, complete);
 }
 
 static void free_probe(struct probe *probe)

@@ -161,7 +161,6 @@ void service_list_groups(struct service *service, struct rpc_call *call,
     Sluice__Manager__V1__ListDeviceGroupsResponse *response =
         MESSAGE_NEW(Sluice__Manager__V1__ListDeviceGroupsResponse,
                     sluice__manager__v1__list_device_groups_response__descriptor);
-    struct error err;
     bool complete = response != NULL;
     (void)message;
     for (size_t i = 0; complete && catalog_group_at(catalog, i); i++) {
@@ -170,14 +169,7 @@ void service_list_groups(struct service *service, struct rpc_call *call,
         if (!complete && group)
             message_free(&group->base);
     }
-    if (complete) {
-        rpc_call_reply(call, &response->base);
-    } else {
-        error_no_memory(&err);
-        service_fail(call, &err);
-    }
-    if (response)
-        message_free(&response->base);
+    service_reply(call, (ProtobufCMessage *)response, complete);
 }
 
 static int check_unused(const struct catalog *catalog, const char *group, struct error *err)

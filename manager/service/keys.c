@@ -170,20 +170,12 @@ void service_list_keys(struct service *service, struct rpc_call *call,
     const struct catalog *catalog = service->fleet->context->catalog;
     list_response *response =
         MESSAGE_NEW(list_response, sluice__manager__v1__list_api_keys_response__descriptor);
-    struct error err;
     bool complete = response != NULL;
     const pb_key *key;
     for (size_t i = 0; complete && (key = catalog_key_at(catalog, i)); i++)
         if (!key->revoked_unix_ns || request->include_revoked)
             complete = message_append_copy(&response->n_keys, &response->keys, key);
-    if (complete) {
-        rpc_call_reply(call, &response->base);
-    } else {
-        error_no_memory(&err);
-        service_fail(call, &err);
-    }
-    if (response)
-        message_free(&response->base);
+    service_reply(call, (ProtobufCMessage *)response, complete);
 }
 
 /* --- RevokeApiKey --- */

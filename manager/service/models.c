@@ -285,8 +285,7 @@ static int check_report(const struct registration *registration,
     if (!report->info || strlen(report->info->weights_digest) != 64)
         return error_set(err, STATUS_INTERNAL, "the inspecting process sent no digest");
     if (*report->unsupported_reason) {
-        error_set(err, STATUS_FAILED_PRECONDITION, "path: %.300s is not supported",
-                  report->unsupported_reason);
+        error_set(err, STATUS_FAILED_PRECONDITION, "%.400s", report->unsupported_reason);
         return error_reason(err, REASON_MODEL_UNSUPPORTED);
     }
     if (*request->expected_digest &&
@@ -469,15 +468,9 @@ void service_list_models(struct service *service, struct rpc_call *call,
     }
     if (complete && catalog_model_at(catalog, i))
         complete = message_set(&response->next_page_token, catalog_model_at(catalog, i - 1)->name);
-    if (complete) {
+    if (complete)
         response->generation = catalog->generation;
-        rpc_call_reply(call, &response->base);
-    } else {
-        error_no_memory(&err);
-        service_fail(call, &err);
-    }
-    if (response)
-        message_free(&response->base);
+    service_reply(call, (ProtobufCMessage *)response, complete);
 }
 
 /* --- DeleteModelVersion --- */
@@ -517,15 +510,6 @@ static int check_unloaded(const struct catalog *catalog, const pb_version *versi
     return error_reason(err, REASON_VERSION_LOADED);
 }
 
-static int bump_model(struct txn *txn, const char *name, struct error *err)
-{
-    pb_model *model = MESSAGE_COPY(pb_model, catalog_model(txn_catalog(txn), name));
-    if (!model)
-        return error_no_memory(err);
-    model->generation++;
-    return txn_put(txn, TABLE_MODEL, &model->base, err);
-}
-
 static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *arg,
                         ProtobufCMessage **out_response, struct error *err)
 {
@@ -555,7 +539,7 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
         return err->status;
     bool gone = !catalog_resolve_version(catalog, request->model, "");
     int rc = gone ? txn_delete(txn, TABLE_TRAFFIC, request->model, err)
-                  : bump_model(txn, request->model, err);
+                  : lifecycle_bump_model(txn, request->model, err);
     if (rc == 0 && gone)
         rc = txn_delete(txn, TABLE_MODEL, request->model, err);
     if (rc != 0)

@@ -259,9 +259,6 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
 /* Undoes the changes that a load or a scale up began. */
 static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms, struct error *err)
 {
-    const struct catalog *catalog = txn_catalog(txn);
-    struct lifecycle_target target = {operation->model, operation->version,
-                                      operation->device_group};
     if ((int)operation->kind == OPERATION_UPDATE) {
         if (update_begin_rollback(txn, operation, err) != 0)
             return err->status;
@@ -269,15 +266,8 @@ static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms
         pb_operation *update = MESSAGE_COPY(pb_operation, operation);
         return update ? lifecycle_put(txn, update, grace_ms, err) : error_no_memory(err);
     }
-    for (size_t i = 0; i < operation->n_new_replica_ids; i++) {
-        const pb_replica *replica = catalog_replica(catalog, operation->new_replica_ids[i]);
-        if (replica && (int)replica->state != REPLICA_STOPPED &&
-            lifecycle_retire(txn, replica->id, err) != 0)
-            return err->status;
-    }
-    if (lifecycle_set_wanted(txn, &target, operation->n_replicas_before, err) != 0)
-        return err->status;
-    if (lifecycle_bump(txn, target.model, target.version, err) != 0)
+    if (lifecycle_undo(txn, operation, err) != 0 ||
+        lifecycle_bump(txn, operation->model, operation->version, err) != 0)
         return err->status;
     failpoint("cancel.before_commit");
     pb_operation *copy = MESSAGE_COPY(pb_operation, operation);

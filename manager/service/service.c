@@ -29,6 +29,19 @@ void service_fail(struct rpc_call *call, const struct error *err)
     rpc_call_finish(call, err);
 }
 
+void service_reply(struct rpc_call *call, ProtobufCMessage *response, bool complete)
+{
+    struct error err;
+    if (complete) {
+        rpc_call_reply(call, response);
+    } else {
+        error_no_memory(&err);
+        service_fail(call, &err);
+    }
+    if (response)
+        message_free(response);
+}
+
 /* --- from the server's threads to the loop --- */
 
 struct posted_call {

@@ -78,6 +78,9 @@ service_fn service_create_group, service_list_groups, service_delete_group;
 
 /* Answers the call with an error. */
 void service_fail(struct rpc_call *call, const struct error *err);
+/* Answers the call with `response` if the response is `complete`, else with an error: memory is
+ * exhausted. Frees the response, which may be NULL. */
+void service_reply(struct rpc_call *call, ProtobufCMessage *response, bool complete);
 
 /* Applies a change on the store thread, once per request id. After 0 the caller owns
  * *out_response. The function may read only its arguments. */

@@ -71,11 +71,7 @@ void service_get_status(struct service *service, struct rpc_call *call,
     response->store_bytes = stats.n_bytes;
     response->n_adopted_workers = fleet->n_adopted;
     response->resident_bytes = process_resident_bytes(getpid());
-    if (complete)
-        rpc_call_reply(call, &response->base);
-    else
-        fail_memory(call);
-    message_free(&response->base);
+    service_reply(call, &response->base, complete);
 }
 
 /* --- ListReplicas --- */
@@ -149,12 +145,7 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
         else if (replica && replica_view_take(service->fleet, row->id, &view))
             complete = overlay(replica, &view);
     }
-    if (complete)
-        rpc_call_reply(call, &response->base);
-    else
-        fail_memory(call);
-    if (response)
-        message_free(&response->base);
+    service_reply(call, (ProtobufCMessage *)response, complete);
 }
 
 /* --- operations --- */
@@ -240,9 +231,7 @@ void service_list_operations(struct service *service, struct rpc_call *call,
         fail_memory(call);
         return;
     }
-    if (fill_page(service, request, request->page_size ? request->page_size : PAGE, response))
-        rpc_call_reply(call, &response->base);
-    else
-        fail_memory(call);
-    message_free(&response->base);
+    bool complete =
+        fill_page(service, request, request->page_size ? request->page_size : PAGE, response);
+    service_reply(call, &response->base, complete);
 }

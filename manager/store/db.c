@@ -45,6 +45,7 @@ int store_db_error(struct store_db *db, int rc, struct error *err)
      * errno. */
     int thread_errno = errno;
     int err_no = db->sqlite ? sqlite3_system_errno(db->sqlite) : 0;
+    db->n_errors++;
     if (err_no == 0)
         err_no = thread_errno;
     bool full =
@@ -121,9 +122,8 @@ static sqlite3_stmt *ensure_statement(struct store_db *db, enum table table,
         return *stmt;
     strbuf_init(&sql, 0);
     sql_of(table_spec(table), &sql);
-    int rc = strbuf_failed(&sql)
-                 ? error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory")
-                 : store_db_prepare(db, strbuf_str(&sql), stmt, err);
+    int rc = strbuf_failed(&sql) ? store_db_error(db, SQLITE_NOMEM, err)
+                                 : store_db_prepare(db, strbuf_str(&sql), stmt, err);
     strbuf_fini(&sql);
     return rc == 0 ? *stmt : NULL;
 }

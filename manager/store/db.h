@@ -34,6 +34,7 @@ struct store_db {
     struct sqlite3_stmt *remove[N_CATALOG_TABLES];
     struct sqlite3_stmt *fixed[N_STATEMENTS];
     uint32_t schema_version;
+    uint64_t n_errors; /* errors that store_db_error() has reported */
 };
 
 /* Finishes an interrupted restore, opens or creates the file at `path`, and migrates the

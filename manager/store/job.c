@@ -245,10 +245,13 @@ static void run_once(struct store *store, struct store_job *job, const struct er
 {
     struct txn txn;
     bool unknown = false, done = false;
+    job->store_failed = true; /* until the job's own part runs */
     if (txn_begin(&txn, &store->db, &store->catalog, &job->err) != 0)
         return;
     txn.max_events = store->max_events;
+    uint64_t n_errors = store->db.n_errors;
     if (job->run(&txn, job->arg, &job->err) != 0) {
+        job->store_failed = store->db.n_errors != n_errors;
         txn_rollback(&txn);
         return;
     }
@@ -290,7 +293,8 @@ void store_job_note_trust(struct store *store, const struct error *err)
  * error. */
 static bool is_open(struct store *store, struct store_job *job)
 {
-    return !store->broken || recover(store, job, &job->err) == 0;
+    job->store_failed = store->broken && recover(store, job, &job->err) != 0;
+    return !job->store_failed;
 }
 
 static void run_job(struct store *store, struct store_job *job)
@@ -314,7 +318,6 @@ static void run_job(struct store *store, struct store_job *job)
 static void record_result(struct store *store, const struct store_job *job)
 {
     uint64_t n_bytes = store_db_bytes(&store->db);
-    bool store_failed = strncmp(job->err.message, "state store:", 12) == 0;
     pthread_mutex_lock(&store->mutex);
     store->n_unsaved_reported = store->n_unsaved;
     if (n_bytes) /* else the files are not open */
@@ -325,7 +328,7 @@ static void record_result(struct store *store, const struct store_job *job)
         store->stats.n_commits++;
         if (job->wrote && store->n_unsaved == 0)
             store->stats.reason = REASON_NONE;
-    } else if (store_failed) {
+    } else if (job->store_failed) {
         store->stats.n_failed++;
         store->stats.reason = job->err.reason ? job->err.reason : REASON_STATE_STORE_FAILED;
     }

@@ -29,6 +29,7 @@ struct store_job {
     bool seen;  /* submitted with store_submit_seen */
     bool wrote; /* the job has written to the disk */
     struct error err;
+    bool store_failed;            /* with err: the store caused it, and no check of the job */
     struct store_change *changes; /* committed changes, for the loop's catalog */
     size_t n_changes, n_applied;
     struct late_changes late[MAX_LATE]; /* committed before this job and not yet delivered */

@@ -134,9 +134,10 @@ int64_t txn_now_unix_ns(const struct txn *txn)
     return txn->now_unix_ns;
 }
 
-static int out_of_memory(struct error *err)
+static int out_of_memory(struct txn *txn, struct error *err)
 {
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "state store: out of memory");
+    struct store_db none = {.sqlite = NULL}; /* in memory */
+    return store_db_error(txn->in_memory ? &none : txn->db, SQLITE_NOMEM, err);
 }
 
 static int run_statement(struct txn *txn, sqlite3_stmt *stmt, struct error *err)
@@ -179,7 +180,7 @@ int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, 
     struct row *row = row_create(table, message, extra);
     if (!row || !reserve_change(txn)) {
         row_release(row);
-        return out_of_memory(err);
+        return out_of_memory(txn, err);
     }
     struct row *before = catalog_get(txn->catalog, table, row_key(row));
     int rc = transition_check(before, row, err);
@@ -193,7 +194,7 @@ int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, 
             return 0;
         }
         row_release(before);
-        rc = out_of_memory(err);
+        rc = out_of_memory(txn, err);
     }
     row_release(row);
     return rc;
@@ -210,7 +211,7 @@ int txn_delete(struct txn *txn, enum table table, const char *key, struct error 
     if (!row || txn->in_memory)
         return 0; /* in memory nothing is deleted: the row would return with the next start */
     if (!reserve_change(txn))
-        return out_of_memory(err);
+        return out_of_memory(txn, err);
     sqlite3_stmt *stmt = store_db_remove(txn->db, table, err);
     int rc = stmt ? row_bind(row, stmt, 1, err) : err->status;
     if (rc == 0)
@@ -275,7 +276,7 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
     if (!message || !fill_event(message, event) || !fill_attributes(message, event)) {
         if (message)
             message_free(&message->base);
-        return out_of_memory(err);
+        return out_of_memory(txn, err);
     }
     message->seq = txn->catalog->last_event_seq + (seeded_bug("I8_loses_an_event") ? 2 : 1);
     message->time_unix_ns = txn->now_unix_ns;
@@ -283,7 +284,7 @@ int txn_event(struct txn *txn, const struct txn_event *event, struct error *err)
     struct row *row = row_create(TABLE_EVENT, &message->base, 0);
     if (!row || !reserve_change(txn)) {
         row_release(row);
-        return out_of_memory(err);
+        return out_of_memory(txn, err);
     }
     int rc = txn_write_row(txn, row, err);
     if (rc != 0) {
@@ -343,14 +344,14 @@ int txn_next(struct txn *txn, const char *counter, uint64_t *out_value, struct e
     return 0;
 }
 
-static int digest(const ProtobufCMessage *request, uint8_t out_digest[SHA256_BYTES],
-                  struct error *err)
+static int digest(struct txn *txn, const ProtobufCMessage *request,
+                  uint8_t out_digest[SHA256_BYTES], struct error *err)
 {
     struct sha256 *sha = NULL;
     size_t n_bytes = protobuf_c_message_get_packed_size(request);
     uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
     if (!bytes)
-        return out_of_memory(err);
+        return out_of_memory(txn, err);
     protobuf_c_message_pack(request, bytes);
     int rc = sha256_create(&sha, err);
     if (rc == 0) {
@@ -378,8 +379,10 @@ static int read_answer(struct txn *txn, sqlite3_stmt *stmt, const char *method,
         return error_reason(err, REASON_REQUEST_ID_REUSED);
     }
     const uint8_t *bytes = sqlite3_column_blob(stmt, 2);
-    return message_unpack(response_type, "state store: a recorded answer", bytes,
-                          (size_t)sqlite3_column_bytes(stmt, 2), out_response, err);
+    rc = message_unpack(response_type, "state store: a recorded answer", bytes,
+                        (size_t)sqlite3_column_bytes(stmt, 2), out_response, err);
+    txn->db->n_errors += rc != 0;
+    return rc;
 }
 
 int txn_idempotency_find(struct txn *txn, const char *request_id, const char *method,
@@ -392,7 +395,7 @@ int txn_idempotency_find(struct txn *txn, const char *request_id, const char *me
     if (!*request_id)
         return 0;
     sqlite3_stmt *stmt = store_db_statement(txn->db, STATEMENT_FIND_ANSWER, err);
-    if (!stmt || digest(request, wanted, err) != 0)
+    if (!stmt || digest(txn, request, wanted, err) != 0)
         return err->status;
     sqlite3_bind_text(stmt, 1, request_id, -1, SQLITE_STATIC);
     int rc = read_answer(txn, stmt, method, wanted, response_type, out_response, err);
@@ -411,10 +414,10 @@ int txn_idempotency_record(struct txn *txn, const char *request_id, const char *
     size_t n_bytes = protobuf_c_message_get_packed_size(response);
     uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
     if (!bytes)
-        return out_of_memory(err);
+        return out_of_memory(txn, err);
     protobuf_c_message_pack(response, bytes);
     sqlite3_stmt *stmt = store_db_statement(txn->db, STATEMENT_RECORD_ANSWER, err);
-    if (!stmt || digest(request, sha, err) != 0) {
+    if (!stmt || digest(txn, request, sha, err) != 0) {
         free(bytes);
         return err->status;
     }

@@ -168,7 +168,7 @@ def stubs(tmp_path_factory):
     import importlib
     names = {"inference": "sluice.v1.inference", "manager": "sluice.manager.v1.manager",
              "types": "sluice.manager.v1.types", "routing": "sluice.manager.v1.routing",
-             "worker": "sluice.worker.v1.worker", "common": "sluice.v1.common"}
+             "worker": "sluice.worker.v1.worker", "report": "sluice.worker.v1.report", "common": "sluice.v1.common"}
     class Stubs:
         pass
     stubs = Stubs()

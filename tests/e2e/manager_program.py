@@ -12,7 +12,7 @@ import pytest
 from conftest import BIN, bad_field, patience, reason, until
 
 FAST = ["--restart-backoff-initial", "20ms", "--restart-backoff-max", "100ms", "--kill-grace", "300ms", "--drain-grace",
-        "300ms", "--connect-timeout", "2s"]
+        "300ms", "--connect-timeout", "10s"]
 
 
 class Manager:

@@ -4,10 +4,10 @@
 #     tests/gpu/run.sh package [DIR]    on a build machine: release build in DIR (build/gpu) with its libraries, and DIR.tar.gz
 #     tests/gpu/run.sh STAGE [DIR]      on the GPU machine: ops, model, memory, faults, serve or bench (each at most 8 minutes)
 #     tests/gpu/run.sh profile [DIR]    Nsight Compute's report on FORMATS (q4_0): profile.ncu-rep beside RESULTS.md
-#     tests/gpu/run.sh session [DIR]    what a card is asked in a few minutes: SLUICE_GPU_SESSION_S seconds (420), in parts
+#     tests/gpu/run.sh session [DIR]    for a card that is lent for minutes: SLUICE_GPU_SESSION_S seconds (420), in parts
 #     tests/gpu/run.sh all [DIR]        all stages but profile and session (at most 25 minutes)
-#     tests/gpu/run.sh join FILE...     a RESULTS.md out of those of several runs: of each stage the last
-#     tests/gpu/run.sh programs         the tests of each stage: STAGE SECONDS PROGRAM PATTERN VARIABLES...
+#     tests/gpu/run.sh join FILE...     merges the RESULTS.md of several runs; the last run of a stage counts
+#     tests/gpu/run.sh programs         prints the tests of each stage: STAGE SECONDS PROGRAM PATTERN VARIABLES...
 #
 # A stage writes its section of RESULTS.md beside this script, or in $OUT; the other sections stay. A missing feature of the machine
 # is a "skip" with its reason; any other problem fails. The package carries this script. On the emulated GPU (tests/simt) set

@@ -43,6 +43,9 @@ struct simt_processor {
     unsigned char *statics; /* this module's thread-local memory */
     size_t n_static_bytes;
     uint64_t random; /* state of the random order of turns; 0: turns in order */
+    /* number of unfenced copies to each 16 bytes of dynamic shared memory, and in all */
+    uint32_t unfenced[SIMT_MAX_SHARED / 16];
+    uint32_t n_unfenced;
 };
 
 /* --- messages --- */
@@ -400,23 +403,46 @@ bool simt_is_shared(const void *address, size_t n)
            (at >= p->statics && at + n <= p->statics + p->n_static_bytes);
 }
 
-const simt_thread *simt_unfenced(const unsigned char *begin, size_t n)
+void simt_note_copy(const void *to)
+{
+    simt_processor *p = simt_tls.processor;
+    size_t at = (size_t)((const unsigned char *)to - p->block.dynamic_shared);
+    if (at >= p->block.dynamic_shared_bytes) /* static: wgmma reads dynamic shared memory only */
+        return;
+    simt_tls.self->unfenced.push_back((uint32_t)(at / 16));
+    p->unfenced[at / 16]++;
+    p->n_unfenced++;
+}
+
+static void forget_copies(simt_processor *p, simt_thread *t)
+{
+    for (uint32_t at : t->unfenced)
+        p->unfenced[at]--;
+    p->n_unfenced -= (uint32_t)t->unfenced.size();
+    t->unfenced.clear();
+}
+
+void simt_fence_copies(void)
+{
+    forget_copies(simt_tls.processor, simt_tls.self);
+}
+
+const simt_thread *simt_unfenced(const unsigned char *piece)
 {
     const simt_processor *p = simt_tls.processor;
+    size_t at = (size_t)(piece - p->block.dynamic_shared) / 16;
+    if (p->unfenced[at] == 0)
+        return NULL;
     for (unsigned i = 0; i < p->n_threads; i++)
-        for (const unsigned char *at : p->threads[i].unfenced)
-            if (at >= begin && at < begin + n)
+        for (uint32_t copied : p->threads[i].unfenced)
+            if (copied == at)
                 return &p->threads[i];
-    return NULL;
+    simt_fail("an unfenced copy that no thread has made");
 }
 
 bool simt_any_unfenced(void)
 {
-    const simt_processor *p = simt_tls.processor;
-    for (unsigned i = 0; i < p->n_threads; i++)
-        if (!p->threads[i].unfenced.empty())
-            return true;
-    return false;
+    return simt_tls.processor->n_unfenced != 0;
 }
 
 bool simt_is_new_barrier(const uint64_t *barrier)
@@ -447,7 +473,6 @@ static void begin_block(simt_processor *p, uint64_t number)
         t->copies.clear();
         t->copy_groups.clear();
         t->n_grouped = 0;
-        t->unfenced.clear();
         t->new_barriers.clear();
         t->wgmma_fenced = false;
         if (!t->wgmma_calls.empty())
@@ -490,6 +515,8 @@ void simt_processor_run(simt_processor *p, uint64_t number, uint64_t seed)
     p->running = &p->native;
     give_turn(p, first); /* returns when all have ended */
     simt_tls.block = NULL;
+    for (unsigned i = 0; i < p->n_threads; i++)
+        forget_copies(p, &p->threads[i]);
     if (!p->block.tiles.empty())
         simt_fail("the block ended while %zu tiles were under way (tma_fetch)",
                   p->block.tiles.size());

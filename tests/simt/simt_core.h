@@ -12,6 +12,8 @@
 #include <vector_types.h>
 
 enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_MAX_WARPS = SIMT_MAX_THREADS / SIMT_WARP };
+/* Largest operand B of a multiplication: elements along k, and columns. */
+enum { SIMT_WGMMA_K = 32, SIMT_WGMMA_N = 256 };
 
 struct simt_early;
 struct simt_fiber;
@@ -58,8 +60,8 @@ struct simt_thread {
     std::vector<simt_copy> copies;   /* copies under way, oldest first */
     std::vector<size_t> copy_groups; /* number of copies in each committed group */
     size_t n_grouped;                /* number of copies in committed groups */
-    /* finished copies of 16 bytes without a fence for wgmma */
-    std::vector<const unsigned char *> unfenced;
+    /* places in dynamic shared memory of finished copies without a fence for wgmma */
+    std::vector<uint32_t> unfenced;
     std::vector<const uint64_t *> new_barriers;        /* not yet visible to the copy engine */
     bool wgmma_fenced;                                 /* simt_wgmma.cc */
     std::vector<struct simt_wgmma_call *> wgmma_calls; /* owned; not done, oldest first */
@@ -79,6 +81,15 @@ struct simt_tile {
     std::vector<unsigned char> bytes;
 };
 
+/* The last operand B that simt_wgmma.cc multiplied, as numbers. The other warps of a warpgroup
+ * multiply the same one. */
+struct simt_columns {
+    uint32_t kind;                               /* columns and format; 0: none yet */
+    uint64_t sum;                                /* checksum of the operand's bytes */
+    double numbers[SIMT_WGMMA_K * SIMT_WGMMA_N]; /* [k][n] */
+    bool is_finite;                              /* no number is infinite or NaN */
+};
+
 /* State that all threads of the block share. */
 struct simt_block {
     uint3 block_idx;
@@ -87,6 +98,7 @@ struct simt_block {
     size_t dynamic_shared_bytes;
     simt_named_barrier named[16];
     std::vector<simt_tile> tiles; /* under way, oldest first */
+    struct simt_columns columns;
 };
 
 /* All that this module keeps per OS thread. The rest of its thread-local memory are the kernels'
@@ -141,9 +153,14 @@ void simt_wake(void);
 /* Returns true if the n bytes at p are this block's shared memory, static or dynamic. */
 bool simt_is_shared(const void *p, size_t n);
 
-/* Returns a thread of this block whose copies to shared memory in [begin, begin + n) ended without
- * a fence for wgmma. NULL: none. */
-const struct simt_thread *simt_unfenced(const unsigned char *begin, size_t n);
+/* Notes that the calling thread's copy of 16 bytes to shared memory has ended, without a fence for
+ * wgmma yet. */
+void simt_note_copy(const void *to);
+/* Fences all copies of the calling thread for wgmma. */
+void simt_fence_copies(void);
+/* Returns a thread of this block whose copy to these 16 bytes of dynamic shared memory ended
+ * without a fence for wgmma. NULL: none. `piece` is 16-byte aligned. */
+const struct simt_thread *simt_unfenced(const unsigned char *piece);
 /* Returns true if any thread of this block has such copies anywhere in shared memory. */
 bool simt_any_unfenced(void);
 

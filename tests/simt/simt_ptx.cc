@@ -357,7 +357,7 @@ void simt_cp_async_wait(unsigned n_under_way)
         n_done += self->copy_groups[i];
     for (size_t i = 0; i < n_done; i++) {
         memcpy(self->copies[i].to, self->copies[i].bytes, sizeof(self->copies[i].bytes));
-        self->unfenced.push_back((const unsigned char *)self->copies[i].to);
+        simt_note_copy(self->copies[i].to);
     }
     self->copies.erase(self->copies.begin(), self->copies.begin() + (ptrdiff_t)n_done);
     self->copy_groups.erase(self->copy_groups.begin(),

@@ -11,9 +11,8 @@
 enum {
     BASE = 1024 + 128, /* address of dynamic shared memory */
     ROWS = 16,         /* rows of a warp */
-    MAX_COLUMNS = 256,
     K = 16,
-    MAX_K = 32, /* elements of 8 bits */
+    MAX_K = SIMT_WGMMA_K, /* elements of 8 bits */
     WARPS = 4,
     MAX_SUMS = 128,
     A_WORDS = 4, /* registers of A */
@@ -86,11 +85,11 @@ static void check_layout(const char *what, uint64_t matrix)
  * row's bits, 7 to 9. */
 static const unsigned char *shared_at(uint32_t at)
 {
+    const simt_block *block = simt_tls.block;
     at ^= (at >> 7 & 7) << 4;
-    const unsigned char *shared = simt_tls.block->dynamic_shared + (at - BASE);
-    if (at < BASE || !simt_is_shared(shared, 16))
+    if (at < BASE || at - BASE + 16 > block->dynamic_shared_bytes)
         simt_fail("wgmma: address %u is not in the block's shared memory", at);
-    return shared;
+    return block->dynamic_shared + (at - BASE);
 }
 
 /* Returns 16 bytes of a row that lies along k (a step has two). */
@@ -128,7 +127,7 @@ static uint64_t sum_of(uint64_t matrix, unsigned first, unsigned n_rows, bool tu
     each_piece(matrix, first, n_rows, turned, [&sum](const unsigned char *piece) {
         uint64_t words[2];
         memcpy(words, piece, sizeof(words));
-        sum = ((sum ^ words[0]) * 1099511628211u ^ words[1]) * 1099511628211u;
+        sum = sum * 1099511628211u + (words[0] * 0x9E3779B97F4A7C15u ^ words[1]);
     });
     return sum;
 }
@@ -146,7 +145,7 @@ static void check_fenced(const char *what, uint64_t matrix, unsigned n_rows, boo
     if (!simt_any_unfenced())
         return;
     each_piece(matrix, 0, n_rows, turned,
-               [&t](const unsigned char *piece) { t = t != NULL ? t : simt_unfenced(piece, 16); });
+               [&t](const unsigned char *piece) { t = t != NULL ? t : simt_unfenced(piece); });
     if (t != NULL)
         simt_fail("wgmma: thread %u has copied to %s without wgmma_fence_shared",
                   t->warp * SIMT_WARP + t->lane, what);
@@ -266,7 +265,7 @@ void wgmma_m64n128k32_e4m3(float d[64], uint64_t a, uint64_t b)
 
 void wgmma_fence_shared(void)
 {
-    simt_tls.self->unfenced.clear();
+    simt_fence_copies();
 }
 
 void wgmma_fence(void)
@@ -317,15 +316,54 @@ static void widen_row(float out[MAX_K], uint64_t matrix, unsigned row, const for
     }
 }
 
-static void widen_turned(float b[][MAX_K], uint64_t matrix, unsigned n, bool is_f16)
+/* Writes B to b[k][n]. */
+static void widen_turned(double *b, uint64_t matrix, unsigned n, bool is_f16)
 {
     for (unsigned k = 0; k < K; k++)
         for (unsigned piece = 0; piece < n / 8; piece++) {
             uint16_t halves[8];
             memcpy(halves, turned_piece_at(matrix, k, piece), sizeof(halves));
             for (unsigned i = 0; i < 8; i++)
-                b[piece * 8 + i][k] = widen(halves[i], is_f16);
+                b[k * n + piece * 8 + i] = (double)widen(halves[i], is_f16);
         }
+}
+
+static void widen_columns(double *b, uint64_t matrix, const form &shape)
+{
+    float column[MAX_K];
+    for (unsigned n = 0; n < shape.n; n++) {
+        widen_row(column, matrix, n, shape);
+        for (unsigned k = 0; k < n_k(shape); k++)
+            b[k * shape.n + n] = (double)column[k];
+    }
+}
+
+/* Returns true if no number is infinite or NaN: 0 · x is then 0 for each x. */
+static bool are_finite(const double *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * 0.0;
+    return sum == 0;
+}
+
+/* Returns B until the next call in this block. */
+static const simt_columns *columns_of(const simt_wgmma_call *call)
+{
+    const form &shape = call->shape;
+    simt_columns *c = &simt_tls.block->columns;
+    uint32_t kind = shape.n << 3 | (uint32_t)shape.is_f16 << 2 | (uint32_t)shape.has_turned_b << 1 |
+                    (uint32_t)shape.is_e4m3;
+    if (c->kind == kind && c->sum == call->sum_of_b)
+        return c;
+    if (shape.has_turned_b)
+        widen_turned(c->numbers, call->b, shape.n, shape.is_f16);
+    else
+        widen_columns(c->numbers, call->b, shape);
+    c->kind = kind;
+    c->sum = call->sum_of_b;
+    c->is_finite = are_finite(c->numbers, (size_t)n_k(shape) * shape.n);
+    return c;
 }
 
 /* Reads row `row` of the warp's 16 rows of A from the lanes' registers. */
@@ -360,10 +398,12 @@ static void check_unchanged(void *const operands[SIMT_WARP])
         if (call->a_registers != NULL &&
             memcmp(call->a_registers, call->a_words, sizeof(call->a_words)) != 0)
             simt_fail("wgmma: its operand in registers was changed before it was waited for");
-        const unsigned char *d = (const unsigned char *)call->d;
-        for (size_t i = 0; i < n_sums(shape) * sizeof(float); i++)
-            if (d[i] != 0xFF)
-                simt_fail("wgmma: its sums were changed before it was waited for");
+        uint32_t all = UINT32_MAX, words[MAX_SUMS];
+        memcpy(words, call->d, n_sums(shape) * sizeof(float));
+        for (unsigned i = 0; i < n_sums(shape); i++)
+            all &= words[i];
+        if (all != UINT32_MAX)
+            simt_fail("wgmma: its sums were changed before it was waited for");
     }
 }
 
@@ -373,31 +413,57 @@ static float cut(float sum)
     return simt_bits<float>(simt_bits<uint32_t>(sum) & ~0x3FFu);
 }
 
+enum { PART = 16 }; /* columns that are summed side by side; each sum runs along k */
+
+static void multiply_row(const form &shape, const float a[MAX_K], const double *b,
+                         double sums[PART])
+{
+    typedef double part __attribute__((vector_size(32)));
+    typedef double columns __attribute__((vector_size(32), aligned(8), may_alias));
+    part s0 = {}, s1 = {}, s2 = {}, s3 = {};
+    for (unsigned k = 0; k < n_k(shape); k++) {
+        const columns *x = (const columns *)(b + k * shape.n);
+        s0 += (double)a[k] * x[0];
+        s1 += (double)a[k] * x[1];
+        s2 += (double)a[k] * x[2];
+        s3 += (double)a[k] * x[3];
+    }
+    const part all[] = {s0, s1, s2, s3};
+    memcpy(sums, all, sizeof(all));
+}
+
+static bool is_all_zero(const float *x, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (x[i] != 0.0f)
+            return false;
+    return true;
+}
+
 static void finish(void *const operands[SIMT_WARP], uint32_t)
 {
     const simt_wgmma_call *first = (const simt_wgmma_call *)operands[0];
     const form &shape = first->shape;
-    static thread_local float b[MAX_COLUMNS][MAX_K];
+    double sums[PART];
     const float error = error_of_rows();
     float a[MAX_K];
     check_unchanged(operands);
-    if (shape.has_turned_b)
-        widen_turned(b, first->b, shape.n, shape.is_f16);
-    else
-        for (unsigned n = 0; n < shape.n; n++)
-            widen_row(b[n], first->b, n, shape);
+    const simt_columns *b = columns_of(first);
     for (unsigned row = 0; row < ROWS; row++) {
         if (shape.has_a_registers)
             gather_row(a, operands, row, shape.is_f16);
         else
             widen_row(a, first->a, first_row() + row, shape);
+        /* most rows of a small prompt's tile */
+        bool is_zero = b->is_finite && is_all_zero(a, n_k(shape));
+        if (is_zero)
+            memset(sums, 0, sizeof(sums));
         for (unsigned n = 0; n < shape.n; n++) {
             simt_wgmma_call *own = (simt_wgmma_call *)operands[row % 8 * 4 + n % 8 / 2];
             float *d = &own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
-            double sum = 0;
-            for (unsigned k = 0; k < n_k(shape); k++)
-                sum += (double)a[k] * b[n][k];
-            *d = (float)((first->adds ? (double)*d : 0.0) + sum + error);
+            if (n % PART == 0 && !is_zero)
+                multiply_row(shape, a, b->numbers + n, sums);
+            *d = (float)((first->adds ? (double)*d : 0.0) + sums[n % PART] + error);
             *d = shape.is_e4m3 ? cut(*d) : *d;
         }
     }

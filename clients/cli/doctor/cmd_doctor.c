@@ -45,9 +45,11 @@ static void print_object(const struct doctor *doctor)
                                               text_of(finding->message), "remedy",
                                               text_of(finding->remedy)));
     }
-    json_t *object = json_pack("{s:I,s:I,s:I,s:o}", "n_ok", (json_int_t)doctor->n_of[DOCTOR_OK],
-                               "n_warn", (json_int_t)doctor->n_of[DOCTOR_WARN], "n_fail",
-                               (json_int_t)doctor->n_of[DOCTOR_FAIL], "findings", rows);
+    json_t *object = json_pack(
+        "{s:I,s:I,s:I,s:{s:I,s:I},s:o}", "n_ok", (json_int_t)doctor->n_of[DOCTOR_OK], "n_warn",
+        (json_int_t)doctor->n_of[DOCTOR_WARN], "n_fail", (json_int_t)doctor->n_of[DOCTOR_FAIL],
+        "memory", "free_bytes", (json_int_t)doctor->memory.free_bytes, "total_bytes",
+        (json_int_t)doctor->memory.total_bytes, "findings", rows);
     char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
     puts(text ? text : "{\"error\":{\"code\":\"INTERNAL\"}}");
     free(text);

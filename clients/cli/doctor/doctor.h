@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "base/system/memory_limit.h"
+
 struct cli;
 
 enum doctor_level { DOCTOR_OK, DOCTOR_WARN, DOCTOR_FAIL, DOCTOR_N_LEVELS };
@@ -23,6 +25,7 @@ struct doctor {
     /* Pids of running servers, as the manager reported them; 0: none. */
     long server_pids[8];
     size_t n_servers;
+    struct memory_limit memory; /* the figures of doctor_check_memory; zeroed: not readable */
 };
 
 /* Adds a finding with a message of `format`. `remedy` NULL: nothing to do. A remedy is a command to

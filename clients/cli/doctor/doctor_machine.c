@@ -225,6 +225,7 @@ void doctor_check_memory(struct doctor *doctor)
                    "cannot read /proc/meminfo, so no model can be loaded");
         return;
     }
+    doctor->memory = limit;
     bool is_little = limit.free_bytes < LITTLE_MEMORY_BYTES;
     char loaded[DOCTOR_REMEDY_BYTES];
     const char *remedy =

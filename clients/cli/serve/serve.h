@@ -1,5 +1,5 @@
 /* serve.h: one run of `sluice serve`. Two threads share this struct: the supervisor (signals,
- * children; cmd_serve.c) and the loader (models; serve_load.c). */
+ * children; serve_supervise.c) and the loader (models; serve_load.c). */
 #pragma once
 
 #include <limits.h>
@@ -11,6 +11,7 @@
 #include "clients/cli/serve/serve_settings.h"
 
 struct cli;
+struct error;
 
 struct serve {
     struct cli *cli;
@@ -39,3 +40,10 @@ struct serve {
  * are none. Sets load_status, then writes to `loaded`. Then announces dead replicas until
  * cli->ending and the manager's end. Returns NULL. */
 void *serve_load(void *arg);
+
+/* serve_supervise.c, for the supervisor's thread. Opens the signal descriptors, before a child
+ * starts. The end of the terminal also stops serve, except under nohup. */
+int serve_open_signals(struct serve *s, struct error *err);
+/* Supervises until a signal, a child that cannot run, or a failed load of a given file. Returns the
+ * exit code. */
+int serve_supervise(struct serve *s);

@@ -22,6 +22,8 @@
 #include "sluice/manager/v1/manager.pb-c.h"
 
 enum { WORKER_GRACE_MS = 5000, WORKER_END_MS = 2000 };
+/* Wait for the unknown holder of a lock file: it may be about to write its pid, or to go. */
+enum { UNKNOWN_MS = 2000 };
 
 /* Reads /proc/PID/NAME: NUL-terminated words. Returns the number of bytes. */
 static size_t read_words(pid_t pid, const char *name, char *words, size_t n_room)
@@ -88,18 +90,13 @@ pid_t stray_manager(const char *state_dir)
 
 int stray_owner(const char *path, int fd, pid_t *out_pid, int *out_pidfd, struct error *err)
 {
-    enum { TRIES = 20, PAUSE_MS = 10 }; /* a new holder writes its pid a moment after it locks */
-    pid_t pid = lock_file_owner(fd, out_pidfd);
-    for (int i = 0; pid < 0 && i < TRIES; i++) {
-        poll(NULL, 0, PAUSE_MS);
-        pid = lock_file_owner(fd, out_pidfd);
-    }
+    pid_t pid = lock_file_await_owner(fd, UNKNOWN_MS, out_pidfd);
     *out_pid = pid;
     return pid >= 0
                ? 0
                : error_set(
                      err, STATUS_FAILED_PRECONDITION,
-                     "%s: an unknown process holds this lock; find_processes it with `lsof %s`, "
+                     "%s: an unknown process holds this lock; find the process with `lsof %s`, "
                      "stop it and try again",
                      path, path);
 }
@@ -113,7 +110,7 @@ static pid_t open_server(const char *lock_path, int *out_pidfd)
     *out_pidfd = -1;
     if (lock_file_open(lock_path, &fd, &err) != 0)
         return 0;
-    pid_t pid = lock_file_owner(fd, out_pidfd);
+    pid_t pid = lock_file_await_owner(fd, UNKNOWN_MS, out_pidfd);
     close(fd);
     if (pid <= 0 || stray_runs(pid, "sluice-server"))
         return pid;
@@ -124,25 +121,14 @@ static pid_t open_server(const char *lock_path, int *out_pidfd)
 }
 
 /* Prefers the server that is about to take the lock over the server that has the lock. */
-static pid_t find_server(const char *lock_path, int *out_pidfd)
-{
-    char next[1200];
-    snprintf(next, sizeof(next), "%s.next", lock_path);
-    pid_t pid = open_server(next, out_pidfd);
-    return pid == 0 ? open_server(lock_path, out_pidfd) : pid;
-}
-
-/* Retries: a server that takes over may be releasing PATH.next, or may not have written its pid
- * yet. */
 pid_t stray_server(const char *lock_path, int *out_pidfd)
 {
-    enum { TRIES = 20, PAUSE_MS = 10 };
+    char next[1200];
     int pidfd;
-    pid_t pid = find_server(lock_path, &pidfd);
-    for (int i = 0; pid < 0 && i < TRIES; i++) {
-        poll(NULL, 0, PAUSE_MS);
-        pid = find_server(lock_path, &pidfd);
-    }
+    snprintf(next, sizeof(next), "%s.next", lock_path);
+    pid_t pid = open_server(next, &pidfd);
+    if (pid == 0)
+        pid = open_server(lock_path, &pidfd);
     if (out_pidfd)
         *out_pidfd = pidfd;
     else if (pidfd >= 0)

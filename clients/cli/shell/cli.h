@@ -1,5 +1,5 @@
 /* cli.h: shared parts of all `sluice` commands: settings, connections, rows of the command table.
- * Single-threaded, except in cmd_serve.c and cmd_chat.c. Exit codes: 0 done, 1 failed, 2 wrong
+ * Single-threaded, except in serve/ and cmd_chat.c. Exit codes: 0 done, 1 failed, 2 wrong
  * usage. Results go to stdout, progress and errors to stderr. */
 #pragma once
 

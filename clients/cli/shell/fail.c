@@ -1,5 +1,6 @@
 /* fail.c: prints the error of a command and what to try next. Decides by the error's reason and
  * its typed details (field, version), never by its text. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -56,11 +57,25 @@ static bool add_next(const struct cli *cli, const struct error *err, const char 
     return complete;
 }
 
-/* No process answered at the address. */
+/* Writes the state directory whose manager has the socket of --manager. False: none has. */
+static bool state_dir_of(const char *manager, char *out, size_t n_out)
+{
+    static const char scheme[] = "unix:", end[] = "/run/manager.sock";
+    if (strncmp(manager, scheme, sizeof(scheme) - 1) == 0)
+        manager += sizeof(scheme) - 1;
+    size_t n = strlen(manager), n_end = sizeof(end) - 1;
+    return n > n_end && strcmp(manager + n - n_end, end) == 0 &&
+           snprintf(out, n_out, "%.*s", (int)(n - n_end), manager) < (int)n_out;
+}
+
+/* No process answered at the address. sluice serve has no --manager: its manager's socket lies in
+ * the state directory. */
 static bool add_start(const struct cli *cli, struct strbuf *out)
 {
-    char flags[CLI_HINT_BYTES];
+    char flags[CLI_HINT_BYTES], state_dir[PATH_MAX];
     bool asks_server = cli->server_target[0] != '\0';
+    const char *manager = cli_given(cli, "manager") ? cli->settings.manager : "";
+    bool by_socket = manager[0] && !cli_dial_is_port(manager);
     if ((cli->command->groups & CLI_MANAGE) && cli_dial_is_port(cli->manager_target))
         return strbuf_add_str(
             out, "if no manager runs there, start one with --manage-listen for this address");
@@ -72,8 +87,16 @@ static bool add_start(const struct cli *cli, struct strbuf *out)
                              "no server runs there, but a manager does; sluice status%s shows the "
                              "server's address, give it with --server",
                              cli_hint_flags(cli, CLI_HINT_STATE, flags));
-    return strbuf_printf(out, "start Sluice with: sluice serve MODEL.gguf%s",
-                         cli_hint_flags(cli, CLI_HINT_LISTEN | CLI_HINT_STATE, flags));
+    if (!asks_server && by_socket && !state_dir_of(manager, state_dir, sizeof(state_dir)))
+        return strbuf_add_str(out, "give --manager STATE/run/manager.sock of a running manager, or "
+                                   "leave --manager out and give --state-dir STATE");
+    strbuf_add_str(out, "start Sluice with: sluice serve MODEL.gguf");
+    strbuf_add_str(out, cli_hint_flags(cli, CLI_HINT_LISTEN, flags));
+    return add_flag(" --state-dir ",
+                    by_socket && state_dir_of(manager, state_dir, sizeof(state_dir))
+                        ? state_dir
+                        : cli->settings.state_dir,
+                    out);
 }
 
 /* Advice after a failed TLS handshake. The server may have missed what the command did not give. */
@@ -138,14 +161,16 @@ static void add_fallback(const struct cli *cli, const struct error *err, struct 
                       out->n_bytes ? "\n" : "", cli->state_dir, cli->server_target);
 }
 
-/* Cuts the remedy for clients without this command line; the advice has it as a command. */
-static void cut_remedy(struct error *err)
+/* A peer's text for a parked version ends with a remedy for clients without this command line. The
+ * advice has the remedy as a command. So the error is stated anew, from its reason and version. */
+static void restate_parked(const struct cli *cli, struct error *err)
 {
-    static const char wake[] = "; WakeModelVersion wakes it";
-    char *end = strstr(err->message, wake);
-    if ((err->reason == REASON_PARKED || err->reason == REASON_MODEL_PARKED) && end &&
-        end[sizeof(wake) - 1] == '\0')
-        *end = '\0';
+    const char *model = cli_word(cli, 0);
+    if ((err->reason != REASON_PARKED && err->reason != REASON_MODEL_PARKED) || !model ||
+        !*err->version)
+        return;
+    snprintf(err->message, sizeof(err->message), "version \"%s\" of model \"%.200s\" is parked",
+             err->version, model);
 }
 
 int cli_fail(const struct cli *cli, const struct error *failure)
@@ -161,7 +186,7 @@ int cli_fail(const struct cli *cli, const struct error *failure)
         return usage ? 2 : 1;
     }
     strbuf_init(&hint, 0);
-    cut_remedy(&err);
+    restate_parked(cli, &err);
     fprintf(stderr, "sluice %s: ", cli->command->name);
     struct strbuf words;
     strbuf_init(&words, 0);

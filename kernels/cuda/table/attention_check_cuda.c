@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention/attention_wgmma_index.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/table_cuda.h"
 
 enum {
     POSITIONS = 300, /* three partitions, the last with a tail */
@@ -181,14 +182,10 @@ int attention_check_cuda(uint32_t index, const char **out_why_not, struct error 
     struct check *c = calloc(1, sizeof(*c));
     if (c == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
-    int rc = cuda_check(err, index, "the check of attention by wgmma", run_check(c, out_why_not));
+    int code = run_check(c, out_why_not);
     void *const memory[] = {c->q, c->k, c->v, c->y, c->pool_k, c->pool_v, c->numbers};
-    for (uint32_t i = 0; i < sizeof(memory) / sizeof(memory[0]) && !cuda_is_lost(index); i++)
-        cuda_note(index, cudaFree(memory[i]));
     free(c);
-    if (rc == 0 || cuda_is_lost(index))
-        return rc;
-    error_clear(err);
-    *out_why_not = "the check of attention by wgmma could not be run";
-    return 0;
+    return prompts_end_check_cuda(index, code, memory, sizeof(memory) / sizeof(memory[0]),
+                                  "the check of attention by wgmma could not be run", out_why_not,
+                                  err);
 }

@@ -174,14 +174,9 @@ int fp8_check_cuda(uint32_t index, const char **out_why_not, struct error *err)
     struct check *c = calloc(1, sizeof(*c));
     if (c == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "cuda:%u: out of memory", index);
-    int rc = cuda_check(err, index, "the check of fp8 by wgmma", run_check(c, out_why_not));
+    int code = run_check(c, out_why_not);
     void *const memory[] = {c->x, c->w, c->scales, c->y};
-    for (uint32_t i = 0; i < sizeof(memory) / sizeof(memory[0]) && !cuda_is_lost(index); i++)
-        cuda_note(index, cudaFree(memory[i]));
     free(c);
-    if (rc == 0 || cuda_is_lost(index))
-        return rc;
-    error_clear(err);
-    *out_why_not = "the check of fp8 by wgmma could not be run";
-    return 0;
+    return prompts_end_check_cuda(index, code, memory, sizeof(memory) / sizeof(memory[0]),
+                                  "the check of fp8 by wgmma could not be run", out_why_not, err);
 }

@@ -41,6 +41,19 @@ struct check {
     launch_fn *wgmma, *gated;
 };
 
+int prompts_end_check_cuda(uint32_t index, int code, void *const *memory, size_t n_memory,
+                           const char *not_run, const char **out_why_not, struct error *err)
+{
+    int rc = cuda_check(err, index, not_run, code);
+    for (size_t i = 0; i < n_memory && !cuda_is_lost(index); i++)
+        cuda_note(index, cudaFree(memory[i]));
+    if (rc == 0 || cuda_is_lost(index))
+        return rc;
+    error_clear(err);
+    *out_why_not = not_run;
+    return 0;
+}
+
 static size_t x_bytes(void)
 {
     return (M + PADDING) * dense_act_stride(K) * sizeof(uint16_t);
@@ -256,16 +269,11 @@ static int check_wgmma(uint32_t index, const char **out_why_not, struct error *e
     bool by_engine = table_cuda_fetch() == CUDA_FETCH_ENGINE;
     c->wgmma = by_engine ? launch_ring : cuda_launch_dense_wgmma;
     c->gated = by_engine ? launch_ring_gated : cuda_launch_dense_wgmma_gated;
-    int rc = cuda_check(err, index, "the check of wgmma", run_check(c, out_why_not));
+    int code = run_check(c, out_why_not);
     void *const memory[] = {c->x, c->w, c->y};
-    for (uint32_t i = 0; i < 3 && !cuda_is_lost(index); i++)
-        cuda_note(index, cudaFree(memory[i]));
     free(c);
-    if (rc == 0 || cuda_is_lost(index))
-        return rc;
-    error_clear(err);
-    *out_why_not = "the check of wgmma could not be run";
-    return 0;
+    return prompts_end_check_cuda(index, code, memory, sizeof(memory) / sizeof(memory[0]),
+                                  "the check of wgmma could not be run", out_why_not, err);
 }
 
 /* Sets *out_is_built if this build has wgmma code for the current device. That code is for compute

@@ -1,7 +1,9 @@
 #include "server/gateway/replicas/route_table.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,12 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_map.h"
 #include "base/system/source.h"
 #include "proto/rpc/message/message.h"
 
-enum { MAX_ROUTES_FILE_BYTES = 16 << 20 };
+enum { MAX_ROUTES_FILE_BYTES = 16 << 20, LEFTOVER_AGE_S = 60 };
+#define TEMPORARY ".new-"
 
 struct route_table {
     _Atomic uint32_t n_refs;
@@ -69,9 +73,33 @@ int route_table_from_message(const Sluice__Manager__V1__RouteTable *message,
     return rc;
 }
 
+/* Removes files that a killed server left. A living server writes its file in less than a minute.
+ * A slower server loses one copy and saves the next change again. */
+static void remove_leftovers(const char *path)
+{
+    char folder[PATH_MAX];
+    struct stat st;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n_name = strlen(name);
+    if (snprintf(folder, sizeof(folder), "%.*s/", slash ? (int)(slash - path) : 1,
+                 slash ? path : ".") >= (int)sizeof(folder))
+        return;
+    DIR *dir = opendir(folder);
+    int64_t now_s = clock_wall_ns() / NS_PER_S;
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (strncmp(entry->d_name, name, n_name) == 0 &&
+            strncmp(entry->d_name + n_name, TEMPORARY, sizeof(TEMPORARY) - 1) == 0 &&
+            fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            now_s - st.st_mtim.tv_sec > LEFTOVER_AGE_S)
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
+}
+
 int route_table_load(const char *path, struct route_table **out_table, struct error *err)
 {
     struct source *source;
+    remove_leftovers(path);
     int rc = source_open(path, &source, err);
     if (rc)
         return rc;
@@ -107,19 +135,23 @@ static int write_all(int fd, const char *bytes, size_t n_bytes)
 
 int route_table_save(const struct route_table *table, const char *path, struct error *err)
 {
-    char temporary[4096];
+    char temporary[PATH_MAX];
     void *bytes = NULL;
     size_t n_bytes;
-    if (snprintf(temporary, sizeof(temporary), "%s.new", path) >= (int)sizeof(temporary))
+    if (snprintf(temporary, sizeof(temporary), "%s" TEMPORARY "XXXXXX", path) >=
+        (int)sizeof(temporary))
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "routes: the path has more than 4,090 bytes");
+                         "routes: the path has more than 4,080 bytes");
     int rc = rpc_message_pack(&table->message->base, &bytes, &n_bytes, err);
     if (rc)
         return rc;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0 || write_all(fd, bytes, n_bytes) != 0 || fsync(fd) != 0 ||
-        rename(temporary, path) != 0)
+        rename(temporary, path) != 0) {
         rc = error_errno(err, errno, "routes: cannot write the copy on disk");
+        if (fd >= 0)
+            unlink(temporary);
+    }
     if (fd >= 0)
         close(fd);
     free(bytes);
@@ -270,6 +302,7 @@ static int check_route(const route *r, const route **out_route, struct error *er
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "version \"%s\" of model \"%s\" is parked; WakeModelVersion wakes it", r->version,
                   r->model);
+        error_version(err, r->version);
         return error_reason(err, REASON_MODEL_PARKED);
     }
     *out_route = r;

@@ -17,7 +17,8 @@ struct route_table *route_table_empty(void);
 /* Makes a deep copy of a message. */
 int route_table_from_message(const Sluice__Manager__V1__RouteTable *message,
                              struct route_table **out_table, struct error *err);
-/* Reads and writes the copy on disk; writing goes through a temporary file, fsync and rename. */
+/* Reads and writes the copy on disk. Each write goes through a temporary file of its own, fsync and
+ * rename, so both servers of a takeover may write. A load also removes old temporary files. */
 int route_table_load(const char *path, struct route_table **out_table, struct error *err);
 int route_table_save(const struct route_table *table, const char *path, struct error *err);
 

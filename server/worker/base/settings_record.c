@@ -73,12 +73,17 @@ static int check_descriptors(const launch_record *record, const struct settings 
 {
     for (size_t i = 0; i < record->n_packed_fds; i++) {
         uint32_t fd = record->packed_fds[i];
-        bool again = fd == settings->launch_fd;
+        if (fd < FIRST_INHERITED_FD)
+            return error_field(err, "packed_fds",
+                               "descriptor %u is a standard stream; inherited memory has "
+                               "descriptor %d or a higher one",
+                               fd, FIRST_INHERITED_FD);
+        bool again = fd == settings->launch_fd; /* 0: the record came with a Wake */
         for (size_t k = 0; k < i; k++)
             again |= record->packed_fds[k] == fd;
         if (again)
             return error_field(err, "packed_fds", "descriptor %u is named twice", fd);
-        if (fd < FIRST_INHERITED_FD || fd > INT_MAX || fcntl((int)fd, F_GETFD) < 0)
+        if (fd > INT_MAX || fcntl((int)fd, F_GETFD) < 0)
             return error_field(err, "packed_fds", "descriptor %u was not inherited", fd);
     }
     return 0;

@@ -70,8 +70,8 @@ static bool is_gpu(const char *devices)
 
 int unpark_check(const struct settings *now, const struct settings *then, struct error *err)
 {
-    static const char *const fixed[] = {"replica", "model", "socket", "exit_report",
-                                        "metrics", "tp",    "pp"};
+    static const char *const fixed[] = {"replica",     "model",   "digest", "socket",
+                                        "exit_report", "metrics", "tp",     "pp"};
     if (then->epoch != now->epoch) {
         error_set(err, STATUS_FAILED_PRECONDITION,
                   "the wake is for epoch %llu, this process has epoch %llu",

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import BIN, model_path, names, patience
+from conftest import BIN, ROOT, model_path, names, patience
 
 
 def call(program, *args, text=True):
@@ -65,3 +65,11 @@ def test_a_report_on_a_terminal_is_text():
         os.close(terminal)
         assert program.wait(patience(30)) == 0
     assert shown.startswith(b"probe:") and shown.isascii(), shown[:200]
+
+
+@pytest.mark.parametrize("args, status", [([], 2), ([""], 2), (["--help"], 0)])
+def test_the_long_tests_without_a_part_print_the_parts(args, status):
+    """Symptom: tests/long.sh without a part ended with status 1, as after a failed test."""
+    r = subprocess.run([ROOT / "tests/long.sh", *args], capture_output=True, text=True, timeout=patience(20))
+    assert r.returncode == status, r
+    assert names(r.stderr if status else r.stdout, "quickstart"), r

@@ -1,4 +1,4 @@
-"""Clients on raw sockets that break the protocol (bad inputs BI-36 … BI-44, BI-46; faults F19 … F22). The server
+"""Clients on raw sockets that break the protocol (faults F19 to F22). The server
 refuses each client in the documented way. Meanwhile the streams of other clients continue, and every token is right.
 The server process stays the same and grows little."""
 import contextlib
@@ -640,7 +640,7 @@ def test_half_open_peers_are_found_by_keepalive(wire):
 
 @pytest.mark.parametrize("log_format", ["kv", "json"])
 def test_no_string_of_a_client_forges_a_log_line(tmp_path, log_format):
-    """BI-46: every client string that could reach a log holds newlines, escape sequences and quotes. The log level is
+    """Every client string that could reach a log holds newlines, escape sequences and quotes. The log level is
     the most verbose."""
     port = free_port()
     log = tmp_path / "log"

@@ -268,6 +268,39 @@ def test_chat_that_outgrows_the_context_leaves_the_oldest_out(fresh):
     assert 1 <= len(asked) < 8 and asked[-1].startswith("Question number 7") and len(result.stdout.splitlines()) >= 8
 
 
+def test_a_parked_version_is_told_once_however_the_server_words_it(served, stubs):
+    """Symptom: the remedy stood twice, in the error and in the advice, where a server's text differed from this release's."""
+    class Parked(stubs.inference_grpc.InferenceServicer):
+        def Generate(self, request, context):
+            from google.protobuf import any_pb2
+            from google.rpc import error_details_pb2, status_pb2
+            detail = any_pb2.Any()
+            detail.Pack(error_details_pb2.ErrorInfo(reason="MODEL_PARKED", metadata={"version": "7"}))
+            status = status_pb2.Status(code=grpc.StatusCode.FAILED_PRECONDITION.value[0], details=[detail])
+            context.set_trailing_metadata([("grpc-status-details-bin", status.SerializeToString())])
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "it sleeps. Call WakeModelVersion first.")
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    stubs.inference_grpc.add_InferenceServicer_to_server(Parked(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        result = sluice(served, "run", "smol", "hi", "--server", address, check=False)
+        assert result.returncode == 1 and names(result.stderr, "MODEL_PARKED", "smol", "7"), result
+        assert result.stderr.count("sluice wake") == 1 and "sluice wake smol --version 7" in result.stderr, result.stderr
+    finally:
+        server.stop(0)
+
+
+@pytest.mark.parametrize("socket, state_dir", [("run/manager.sock", True), ("other.sock", False)])
+def test_the_advice_to_start_sluice_names_the_state_directory_of_the_managers_socket(served, tmp_path, socket, state_dir):
+    """Symptom: the advice was `sluice serve MODEL.gguf --manager PATH`; serve has another manager, and none came to answer there."""
+    result = sluice(served, "ps", "--manager", tmp_path / socket, check=False)
+    assert result.returncode == 1 and names(result.stderr, "NOT_CONNECTED"), result
+    (command,) = re.findall(r"sluice serve .*", result.stderr) or [""]
+    assert names(command, f"--state-dir {tmp_path}") == state_dir and "--manager" not in command, result.stderr
+
+
 def test_what_a_model_says_does_not_steer_the_terminal(served, stubs, terminal):
     """A server sends escape sequences in answers and errors. On a terminal the sequences are made harmless; a pipe
     gets the exact bytes."""

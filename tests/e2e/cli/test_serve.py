@@ -192,7 +192,7 @@ def test_a_hangup_has_both_programs_read_their_settings_again(serving):
     ("[server]\nlisten_unx = 5\n", 7, ("server", "[server] listen_unx", "listen_unix")),
     ("[manager]\nmemory_budget = lots\n", None, ("manager", "--memory-budget")),
     ("[cli]\ndrain_graze = 2s\n", 7, ("[cli] drain_graze", "drain_grace")),
-    ("[server]\nmetrics = 127.0.0.1:1\n[manager]\nmetrics = 127.0.0.1:1\n", None, ("--manager-metrics", "--metrics", "127.0.0.1:1")),
+    (None, None, ("--manager-metrics", "--metrics", "127.0.0.1:1")),
     ("[server]\ntls_cert = /nope.pem\ntls_key = /nope.key\n", None, ("server", "/nope.pem")),
     ("[manager]\nworker = /nope/worker\n", None, ("manager", "/nope/worker")),
 ], ids=["server", "manager", "cli", "two at one address", "no certificate", "no worker"])
@@ -200,16 +200,22 @@ def test_a_hangup_takes_a_file_whole_or_not_at_all(serving, bad, line, values):
     """serve took the grace from a file that the server had refused. At its end serve killed the server before the
     server's own grace was over. The command also ignored an invalid key of [cli]."""
     text = "drain_grace = {}s\n[server]\nlisten = {}\n[manager]\nkill_grace = 4s\n"
-    s = serving.start(text.format(60, "{a}"), env={"SLUICE_METRICS": "{b}", "SLUICE_MANAGER_METRICS": "{c}"} if "127.0.0.1:1" not in bad else None)
+    if bad is None:  # both addresses are in the file, since the environment would hide them
+        text += "[server]\nmetrics = {}\n[manager]\nmetrics = {}\n"
+        s = serving.start(text.format(60, "{a}", "{b}", "{c}"))
+        wrong = text.format(1, s.at["a"], "127.0.0.1:1", "127.0.0.1:1")
+    else:
+        s = serving.start(text.format(60, "{a}"), env={"SLUICE_METRICS": "{b}", "SLUICE_MANAGER_METRICS": "{c}"})
+        wrong = text.format(1, s.at["a"]) + bad
     values = (*values, f"{s.config}:{line}") if line else values
-    s.config.write_text(text.format(1, s.at["a"]) + bad)
+    s.config.write_text(wrong)
     hang_up(s, "settings_refused", *values)
-    s.config.write_text(text.format(60, s.at["a"]))
+    s.config.write_text(text.format(60, s.at["a"], s.at["b"], s.at["c"]))
     hang_up(s, "settings_passed_on")
     for name in ("server", "manager"):
         s.wait(lambda: logged(s.logged(name), SETTINGS_RELOADED), 10, f"the {name} has read it")
         assert "set=drain-grace" not in s.logged(name), "it had not taken the other one"
-    s.config.write_text(text.format(1, s.at["a"]) + bad)
+    s.config.write_text(wrong)
     hang_up(s, "settings_refused", *values)
     assert grace_told(s) == 60000
 
@@ -426,8 +432,9 @@ def test_lock_files_that_are_none_are_named_at_once(tmp_path, name, what):
         os.mkfifo(state / name)
     else:
         (state / name).symlink_to(precious)
-    for command in ("stop", "serve") if name != "routes.pb.lock" else ("stop",):
-        result = subprocess.run([BIN / "sluice", command, "--state-dir", state], capture_output=True, text=True, timeout=patience(20))
+    serve = ("serve", "--listen", "127.0.0.1:0", "--metrics", "", "--manager-metrics", "")
+    for command in (("stop",), serve) if name != "routes.pb.lock" else (("stop",),):
+        result = subprocess.run([BIN / "sluice", *command, "--state-dir", state], capture_output=True, text=True, timeout=patience(20))
         assert result.returncode == 1 and names(result.stderr, state / name), (command, result.stderr)
     assert precious.read_text() == "precious"
 

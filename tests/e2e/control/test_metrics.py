@@ -369,7 +369,7 @@ def test_scrapes_do_not_wait_for_the_engine(measured):
     settle(measured)
 
 
-# --- hostile HTTP (BI-45) ---
+# --- hostile HTTP ---
 
 def talk(port, data, seconds=15):
     """Returns everything that the peer sends until it closes the connection."""
@@ -516,7 +516,7 @@ HOSTILE_TEXT = ["a\nlevel=error event=forged", "\x1b[2J\x1b]0;owned\x07", "\x9b3
 
 
 def test_no_clients_text_breaks_a_json_log(fresh):
-    """BI-46, without a model: every field from a client that may reach a line of a JSON log."""
+    """Without a model: every field from a client that may reach a line of a JSON log."""
     fresh.start("--log-format", "json")
     inference = fresh.stubs.inference
 

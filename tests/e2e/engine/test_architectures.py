@@ -1,10 +1,12 @@
 """Models of other architectures than Llama through the programs: a tiny GPT-2 and a tiny BLOOM (tests/golden/tiny).
 The answers are the same for each number of ranks and for each repetition. The server refuses a prompt or a context
-beyond the context length of the file."""
+beyond the context length of the file. The manager refuses a file that is not supported."""
+import subprocess
+
 import grpc
 import pytest
 
-from conftest import ROOT, names
+from conftest import BIN, ROOT, names
 
 TINY = ROOT / "tests/golden/tiny"
 MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf"}
@@ -68,3 +70,16 @@ def test_the_context_is_what_the_file_says(served, name):
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     longer = served.cli("load", name, "--version", "1", "--context-length", str(CONTEXT + 1), "--validate-only", check=False)
     assert longer.returncode != 0 and names(longer.stderr, "--context-length", CONTEXT + 1, CONTEXT), longer
+
+
+def test_a_model_that_is_not_supported_is_refused_in_one_sentence(served, tmp_path):
+    """Symptom: `tokenizer "llam" is not known, ...; use a model with a byte-level BPE tokenizer is not supported`."""
+    data = MODELS["gpt2"].read_bytes()
+    at = data.index(b"gpt2", data.index(b"tokenizer.ggml.model"))
+    path = tmp_path / "other.gguf"
+    path.write_bytes(data[:at] + b"llam" + data[at + 4:])
+    report = subprocess.run([BIN / "sluice-worker", "inspect", path], check=True, capture_output=True).stdout
+    reason = served.stubs.report.ToolReport.FromString(report).inspect.unsupported_reason
+    refused = served.cli("register", "other", path, check=False)
+    assert refused.returncode == 1 and reason, refused
+    assert refused.stderr.splitlines()[0].endswith(f": {reason} (FAILED_PRECONDITION, MODEL_UNSUPPORTED)"), refused.stderr

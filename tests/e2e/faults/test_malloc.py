@@ -25,7 +25,7 @@ from test_limits import Server
 
 LONG = bool(os.environ.get("SLUICE_LONG"))
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-FIRST, SPREAD = 8, 12  # numbers of allocations in the short form
+FIRST, SPREAD = 6, 7  # numbers of allocations in the short form
 names = itertools.count()
 pytestmark = pytest.mark.skipif(sanitized(), reason="sanitizers replace the allocator whose calls are made to fail")
 

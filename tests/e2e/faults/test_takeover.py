@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from conftest import BIN, free_port, names, patience, reason
+from generate_stream import Stream as GenerateStream
 from log_events import LOCK_FILE_RENEWED, NOT_HANDED_OVER, NOT_TAKEN_OVER, SERVING, logged
 from pki import Authority
 from plumbing import Plumbing
@@ -173,18 +174,55 @@ def sockets(p):
     return [path.name for path in p.folder.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.long
-@alone
-def test_a_server_with_tls_is_replaced_while_it_serves(tmp_path, stubs):
-    """With TLS, a client hears of the drain with the next bytes sent to that client."""
+@pytest.fixture
+def tls(tmp_path, stubs):
+    """A server with TLS on its TCP port, and the credentials of its clients."""
     ca = Authority(tmp_path, "ca")
     cert, key = ca.issue("server", "sluice", "DNS:localhost,IP:127.0.0.1")
     p = Shared(tmp_path, stubs, options=["--tls-cert", cert, "--tls-key", key], rate=40, slots=4)
-    try:
-        load = Streams(p, stubs, grpc.ssl_channel_credentials(ca.cert.read_bytes()))
-        replace_under_load(p, load, [p.address], 2, 150)
-    finally:
-        p.stop()
+    p.credentials = grpc.ssl_channel_credentials(ca.cert.read_bytes())
+    yield p
+    p.stop()
+
+
+def test_streams_over_tls_end_well_at_the_old_server_and_the_new_one_answers(tls, stubs):
+    """A paused request needs the old server until the test lets the request go on. The other streams end by themselves."""
+    p, load = tls, Streams(tls, stubs, tls.credentials)
+    begun = threading.Barrier(4)
+    for _ in range(3):
+        load.start(load.one, load.stub(p.address), 120, begun)
+    channel = grpc.secure_channel(p.address, tls.credentials, [("grpc.use_local_subchannel_pool", 1)])
+    held = GenerateStream(p, channel)
+    held.start("held", load.request(10**6))
+    answer = held.wait_tokens("held", 5)
+    held.pause("held")
+    p.wait(lambda: begun.n_waiting == 3 or load.wrong, "the streams have begun", 30)
+    begun.wait(patience(30))
+    old = p.take_over()
+    load.one(load.stub(p.address), 20)  # a stream of the new server
+    assert load.wrong == [] and f"pid={old.pid}" not in p.scrape()
+    with pytest.raises(grpc.RpcError) as e:
+        stubs.inference_grpc.InferenceStub(grpc.insecure_channel(p.address)).ListModels(
+            stubs.inference.ListModelsRequest(), timeout=patience(30))
+    assert e.value.code() == grpc.StatusCode.UNAVAILABLE  # the new server wants TLS too
+    assert old.poll() is None and not answer.finished
+    n_tokens = answer.tokens() + 60
+    held.update("held", max_tokens=n_tokens)
+    held.resume("held")
+    held.wait_finished("held")
+    assert answer.tokens() == n_tokens and answer.errors == []
+    held.half_close()
+    load.join()
+    assert load.wrong == [] and load.answered == 4
+    assert old.wait(patience(60)) == 0 and p.server.poll() is None
+    channel.close()
+
+
+@pytest.mark.long
+@alone
+def test_a_server_with_tls_is_replaced_while_it_serves(tls, stubs):
+    """With TLS, a client hears of the drain with the next bytes sent to that client."""
+    replace_under_load(tls, Streams(tls, stubs, tls.credentials), [tls.address], 2, 150)
 
 
 def test_one_server_per_lock_file(shared):

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -457,6 +458,25 @@ def test_who_is_told_to_serve_and_to_end_ends(manager, first):
     manager.wait(lambda: states(manager) == ["PARKED"] and manager.replicas()[0].pid != keeper.pid, 20, "another keeps the weights")
     manager.done(wake(manager))
     assert answer_of(manager) == before
+
+
+def test_a_park_whose_weights_cannot_be_taken_over_fails_and_the_version_serves_on(manager):
+    """Symptom: with few descriptors left, a park loaded, served and ended worker after worker and never ended itself."""
+    manager.up(worker=BIN / "sluice-worker")
+    _, hard = resource.prlimit(manager.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(manager.process.pid, resource.RLIMIT_NOFILE, (64, hard))
+    shutil.copy(TINY, manager.models / "tiny.gguf")
+    manager.register("tiny", "tiny.gguf", version="1")
+    manager.done(manager.load("tiny", config=manager.t.ModelConfig(kv_tokens=512, n_threads=1)))
+    (serving,) = manager.replicas()
+    failed = manager.end(park(manager, "tiny"))
+    assert (failed.state, failed.error.reason) == (manager.t.OPERATION_STATE_FAILED, "WEIGHTS_NOT_KEPT"), failed
+    assert states(manager) == ["READY"] and manager.replicas()[0].pid == serving.pid
+    assert not manager.rpc.GetModel(manager.m.GetModelRequest(model="tiny")).model.versions[0].deployments[0].parked
+    resource.prlimit(manager.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    manager.done(park(manager, "tiny"))  # a new command opens the memory of the same worker
+    assert states(manager) == ["PARKED"]
+    manager.done(wake(manager, "tiny"))
 
 
 def test_parking_what_cannot_be_parked_says_why(manager):

@@ -105,6 +105,13 @@ static void test_logits_of_wide_heads_near_the_cpu(void **state)
 
 /* --- the contract --- */
 
+static bool is_whole(void)
+{
+    const char *step = getenv("SLUICE_TEST_STEP");
+    return !step || atoi(step) < 2;
+}
+
+/* Shortened: half of the formats leave out chunks of one row, and the others chunks of three. */
 static void check_cuts(const struct format *f, enum dtype kv, bool generated)
 {
     static const struct {
@@ -116,6 +123,8 @@ static void check_cuts(const struct format *f, enum dtype kv, bool generated)
     float *expected = run_alone(&spec, &cfg, 0, 16, generated);
     for (size_t c = 0; c < sizeof(cuts) / sizeof(cuts[0]); c++) {
         char what[96];
+        if (!is_whole() && c == (size_t)(f - formats) / 2 % 2)
+            continue;
         cfg.kv_block_size = cuts[c].block;
         snprintf(what, sizeof(what), "%s, KV %s, path %s, chunks of %u, blocks of %u", f->name,
                  dtype_name(kv), generated ? "D" : "P", cuts[c].chunk, cuts[c].block);
@@ -129,12 +138,10 @@ static void check_cuts(const struct format *f, enum dtype kv, bool generated)
 static void test_bits_of_each_format_do_not_depend_on_cuts(void **state)
 {
     static const enum dtype kvs[] = {DTYPE_BF16, DTYPE_F16, DTYPE_I8, DTYPE_F8_E4M3};
-    const char *step = getenv("SLUICE_TEST_STEP"); /* shortened: of each format one path */
-    bool both = !step || atoi(step) < 2;
     (void)state;
     for (size_t i = 0; i < N_FORMATS; i++)
         for (size_t generated = 0; generated < 2; generated++)
-            if (both || (i + generated) % 2 == 0)
+            if (is_whole() || (i + generated) % 2 == 0) /* shortened: of each format one path */
                 check_cuts(&formats[i], kvs[i % 4], generated);
 }
 

@@ -88,8 +88,8 @@ static bool is_of_gpus(const struct weights *weights, const char *key)
     return group && group->n_devices && device_name_is_gpu(group->devices[0]);
 }
 
-/* Records packed weights that the worker reports. In a tenth of the cases on GPUs, the manager has
- * no descriptor left and takes nothing over. */
+/* Records packed weights that the worker reports. In a tenth of the cases, the manager has no
+ * descriptor left and takes nothing over. */
 bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pid,
                        const pb_status *status)
 {
@@ -97,8 +97,7 @@ bool weights_on_status(struct weights *weights, const char *replica_id, pid_t pi
     (void)pid;
     bool whole = status->n_packed && status->packed[0]->sealed;
     if (whole && key_of(weights, replica_id, key) && !holds(weights, key) &&
-        weights->n_keys < MAX_SETS &&
-        (sim.quiet_phase || !is_of_gpus(weights, key) || !sim_chance(10)))
+        weights->n_keys < MAX_SETS && (sim.quiet_phase || !sim_chance(10)))
         snprintf(weights->keys[weights->n_keys++], TABLE_KEY_BYTES, "%s", key);
     return sim_chance(10);
 }

@@ -12,6 +12,7 @@ enum mistake {
     NONE,
     NO_FENCE,      /* without wgmma_fence */
     NOT_SEEN,      /* copies without wgmma_fence_shared */
+    NOT_SEEN_ONE,  /* the same in thread 120 only */
     OVERWRITTEN,   /* operands changed before the wait */
     NOT_COMMITTED, /* waits for a group that was not committed */
     NOT_WAITED,    /* no wait at the end of the block */
@@ -42,7 +43,8 @@ static __global__ void multiply_rows(const uint16_t *x, float *y, int is_f16, in
     }
     cp_async_commit();
     cp_async_wait<0>();
-    if (mistake != NOT_SEEN)
+    bool is_one = mistake == NOT_SEEN_ONE && threadIdx.x == 120;
+    if (mistake != NOT_SEEN && !is_one)
         wgmma_fence_shared();
     __syncthreads();
     if (mistake != NO_FENCE)
@@ -67,6 +69,16 @@ static __global__ void multiply_rows(const uint16_t *x, float *y, int is_f16, in
     wgmma_wait(d);
     for (uint32_t i = 0; i < GROUP; i++)
         y[threadIdx.x * GROUP + i] = mistake == READ_EARLY && i == 1 ? early : d[i];
+}
+
+/* Copies to the same shared memory, and never calls wgmma_fence_shared. */
+static __global__ void copy_rows(const uint16_t *x)
+{
+    CUDA_SHARED(memory);
+    for (uint32_t i = threadIdx.x; i < (M + N) * K / 8; i += blockDim.x)
+        cp_async_16(memory + i * 16, x + i * 8, true);
+    cp_async_commit();
+    cp_async_wait<0>();
 }
 
 /* --- the forms of attention: A in shared memory or in registers, B with rows along k or n --- */
@@ -239,12 +251,43 @@ static void test_products_are_the_plain_loops(void **)
         }
 }
 
+/* A row of zeros adds nothing, but for a column with a NaN. */
+static void test_rows_of_zeros_add_zero_or_nan(void **)
+{
+    enum { ROW = 5, THREAD = ROW * 4 + 3, FIRST = 0, SECOND = 1 }; /* columns 6 and 7 of the row */
+    std::vector<int> x;
+    std::vector<uint16_t> halves = whole_numbers(&x, false);
+    for (unsigned k = 0; k < K; k++)
+        halves[ROW * K + k] = 0;
+    std::vector<float> y = run(halves, false, 4, NONE);
+    for (unsigned i = 0; i < GROUP; i++)
+        if (i % 4 < 2) /* the others are of row 13 */
+            assert_true(y[THREAD * GROUP + i] == (float)i);
+    halves[(M + 7) * K] = 0x7FC0;
+    y = run(halves, false, 4, NONE);
+    assert_true(y[THREAD * GROUP + FIRST] == 0.0f);
+    assert_true(y[THREAD * GROUP + SECOND] != y[THREAD * GROUP + SECOND]);
+}
+
 static void test_sums_are_not_there_before_they_are_waited_for(void **)
 {
     std::vector<int> x;
     std::vector<float> y = run(whole_numbers(&x, false), false, 2, READ_EARLY);
     assert_true(y[1] != y[1]);
     assert_true(y[0] == y[0]);
+}
+
+/* Copies that a kernel without wgmma made count for no later block, whatever its threads. */
+static void test_copies_of_an_earlier_block_are_forgotten(void **)
+{
+    std::vector<int> x;
+    std::vector<uint16_t> halves = whole_numbers(&x, false);
+    std::vector<float> expected = run(halves, false, 2, NONE);
+    on_device<uint16_t> rows(halves);
+    simt_allow_shared((const void *)copy_rows, SHARED);
+    assert_int_equal(CUDA_LAUNCH(copy_rows, 16, 4 * GROUP, SHARED, NULL, rows.data), 0);
+    assert_int_equal(cudaDeviceSynchronize(), 0);
+    assert_true(run(halves, false, 2, NONE) == expected);
 }
 
 static int mistaken(int mistake)
@@ -260,6 +303,7 @@ static int mistaken(int mistake)
 static const child_case cases[] = {
     {"no fence", [] { return mistaken(NO_FENCE); }},
     {"not seen", [] { return mistaken(NOT_SEEN); }},
+    {"one not seen", [] { return mistaken(NOT_SEEN_ONE); }},
     {"overwritten", [] { return mistaken(OVERWRITTEN); }},
     {"not committed", [] { return mistaken(NOT_COMMITTED); }},
     {"not waited", [] { return mistaken(NOT_WAITED); }},
@@ -275,6 +319,7 @@ static void test_what_the_order_forbids_ends_the_process(void **)
 {
     expect_abort("no fence", "no wgmma_fence since the last wgmma_commit");
     expect_abort("not seen", "has copied to A without wgmma_fence_shared");
+    expect_abort("one not seen", "thread 120 has copied to A without wgmma_fence_shared");
     expect_abort("overwritten", "were written before it was waited for");
     expect_abort("not committed", "multiplications without wgmma_commit");
     expect_abort("not waited", "ended within a multiplication");
@@ -293,6 +338,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_products_are_the_plain_loops),
         cmocka_unit_test(test_forms_of_attention_are_the_plain_loops),
         cmocka_unit_test(test_sums_are_not_there_before_they_are_waited_for),
+        cmocka_unit_test(test_rows_of_zeros_add_zero_or_nan),
+        cmocka_unit_test(test_copies_of_an_earlier_block_are_forgotten),
         cmocka_unit_test(test_what_the_order_forbids_ends_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

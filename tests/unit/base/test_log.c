@@ -58,7 +58,7 @@ static void test_json_lines_parse(void **state)
     json_decref(object);
 }
 
-/* Strings that a client may send, and their form in the log (BI-46). */
+/* Strings that a client may send, and their form in the log. */
 static const struct {
     const char *value, *escaped;
 } hostile[] = {

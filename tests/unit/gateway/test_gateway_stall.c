@@ -178,6 +178,87 @@ static void test_no_token_when_layers_are_finished_then_not_stalled(void **state
     fixture_stop(&f);
 }
 
+/* Opens the streams of a busy model, which leave the machine little time. */
+static void open_crowd(struct client_stream *crowd, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        const struct client_request request = {.seed = i, .max_tokens = 1000000};
+        client_open(&f, &request, &crowd[i]);
+    }
+    for (unsigned i = 0; i < n; i++)
+        client_wait_tokens(&crowd[i], 40);
+}
+
+static unsigned n_tokens_of(struct client_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    unsigned n = stream->n_tokens;
+    pthread_mutex_unlock(&stream->lock);
+    return n;
+}
+
+/* Waits for 20 further tokens of each stream of the busy model. */
+static void crowd_goes_on(struct client_stream *crowd, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        client_wait_tokens(&crowd[i], n_tokens_of(&crowd[i]) + 20);
+}
+
+/* The other model serves for longer than the stall time. */
+static void quiet_serves(struct client_stream *crowd, unsigned n)
+{
+    for (int i = 0; i < 3; i++) {
+        fixture_pause_ms(STALL_MS / 2);
+        fixture_wait_health(&f, "model/quiet/1", 1);
+        crowd_goes_on(crowd, n);
+    }
+}
+
+/* Each worker is judged by its own frames, however many the worker of a busy model sends. */
+static void test_another_models_load_when_heavy_then_it_makes_no_stall_and_hides_none(void **state)
+{
+    (void)state;
+    enum { N_CROWD = 6 };
+    static const struct fixture_route rows[] = {{"m", "1", true, 1, 0}, {"quiet", "1", true, 2, 0}};
+    struct client_request request = {.model = "quiet", .seed = 8, .max_tokens = 100};
+    struct client_stream crowd[N_CROWD], quiet;
+    start(1);
+    f.workers[1].heartbeat_ms = HEARTBEAT_MS;
+    fake_worker_start(&f.workers[1]);
+    fixture_routes(&f, rows, 2);
+    fixture_wait_health(&f, "model/quiet/1", 1);
+    open_crowd(crowd, N_CROWD);
+    /* The other model is idle. Then its worker is silent. */
+    quiet_serves(crowd, N_CROWD);
+    assert_int_equal(n_stalls(), 0);
+    fake_worker_stop(&f.workers[1], true);
+    fixture_wait_health(&f, "model/quiet/1", 0);
+    crowd_goes_on(crowd, N_CROWD);
+    fake_worker_stop(&f.workers[1], false);
+    fixture_wait_health(&f, "model/quiet/1", 1);
+    assert_int_equal(n_stalls(), 1);
+    /* Its engine finishes layers without a token. Then it finishes none. */
+    fake_worker_hang(&f.workers[1], true, true);
+    client_open(&f, &request, &quiet);
+    quiet_serves(crowd, N_CROWD);
+    assert_int_equal(n_stalls(), 1);
+    fake_worker_hang(&f.workers[1], true, false);
+    fixture_wait_health(&f, "model/quiet/1", 0);
+    crowd_goes_on(crowd, N_CROWD);
+    fixture_wait_health(&f, "model/m/1", 1);
+    fixture_wait_health(&f, "", 1);
+    assert_int_equal(n_stalls(), 2);
+    fake_worker_hang(&f.workers[1], false, false);
+    client_expect_whole(&quiet, &request);
+    fixture_wait_health(&f, "model/quiet/1", 1);
+    assert_int_equal(f.workers[0].n_resumed, 0); /* no stream of the busy model moved */
+    assert_int_equal(f.workers[0].n_submits, N_CROWD);
+    client_close(&quiet);
+    for (unsigned i = 0; i < N_CROWD; i++)
+        client_close(&crowd[i]);
+    fixture_stop(&f);
+}
+
 /* The manager has killed and replaced the worker in the meantime. The old process still has the old
  * epoch. */
 static void test_revived_when_another_has_its_place_then_refused(void **state)
@@ -222,7 +303,7 @@ static void test_tokenize_when_the_worker_is_stopped_then_another_answers(void *
     fixture_stop(&f);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_stopped_when_there_is_another_then_its_streams_go_on_there,
@@ -235,9 +316,13 @@ int main(void)
         cmocka_unit_test_setup(test_hanging_engine_when_found_then_not_used_until_it_gets_on,
                                forget),
         cmocka_unit_test_setup(test_no_token_when_layers_are_finished_then_not_stalled, forget),
+        cmocka_unit_test_setup(
+            test_another_models_load_when_heavy_then_it_makes_no_stall_and_hides_none, forget),
         cmocka_unit_test_setup(test_tokenize_when_the_worker_is_stopped_then_another_answers,
                                forget),
         cmocka_unit_test_setup(test_revived_when_another_has_its_place_then_refused, forget),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -275,6 +275,23 @@ static void test_a_record_out_of_range_is_refused_by_its_field(void **state)
     close(fd);
 }
 
+/* Symptom: a record with the single descriptor 0 was refused as naming a descriptor twice. */
+static void test_a_descriptor_that_no_worker_inherits_is_refused_with_the_first_one(void **state)
+{
+    static uint32_t low[] = {0};
+    (void)state;
+    for (low[0] = 0; low[0] < 3; low[0]++) {
+        launch_record record = least();
+        struct parsed parsed = {.rc = 0};
+        record.packed_fds = low;
+        record.n_packed_fds = 1;
+        parsed.rc = settings_parse_record(&record, &parsed.settings, &parsed.options, &parsed.err);
+        assert_int_equal(parsed.rc, STATUS_INVALID_ARGUMENT);
+        assert_string_equal(parsed.err.field, "packed_fds");
+        assert_true(names_all(parsed.err.message, "3"));
+    }
+}
+
 /* The manager names these beside the record, because process_scan() finds workers by them. */
 static void test_flags_that_agree_with_the_record_are_taken(void **state)
 {
@@ -350,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_every_setting_of_a_load_arrives),
         cmocka_unit_test(test_the_record_decides_its_fields_and_the_environment_the_others),
         cmocka_unit_test(test_a_record_out_of_range_is_refused_by_its_field),
+        cmocka_unit_test(test_a_descriptor_that_no_worker_inherits_is_refused_with_the_first_one),
         cmocka_unit_test(test_flags_that_agree_with_the_record_are_taken),
         cmocka_unit_test(test_flags_that_agree_with_a_default_of_the_record_are_taken),
         cmocka_unit_test(test_a_record_needs_what_the_flags_need),

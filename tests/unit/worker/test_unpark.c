@@ -86,13 +86,23 @@ static void change(launch_record *record, const ProtobufCFieldDescriptor *field)
 
 static void test_each_field_may_change_with_a_wake_or_needs_a_start(void **state)
 {
-    static const char *const fixed[] = {"replica", "model",  "socket", "exit_report",
-                                        "metrics", "tp",     "pp",     "packed_fds",
-                                        "devices", "parked", NULL};
-    static const char *const free_to_change[] = {
-        "name",         "version_id",      "device_group", "digest",    "config",
-        "replicas",     "weights_shared",  "weights_held", "log_level", "log_format",
-        "memory_limit", "memory_promised", "gpu_promised", "gpu_held",  NULL};
+    static const char *const fixed[] = {"replica",     "model",   "digest", "socket",
+                                        "exit_report", "metrics", "tp",     "pp",
+                                        "packed_fds",  "devices", "parked", NULL};
+    static const char *const free_to_change[] = {"name",
+                                                 "version_id",
+                                                 "device_group",
+                                                 "config",
+                                                 "replicas",
+                                                 "weights_shared",
+                                                 "weights_held",
+                                                 "log_level",
+                                                 "log_format",
+                                                 "memory_limit",
+                                                 "memory_promised",
+                                                 "gpu_promised",
+                                                 "gpu_held",
+                                                 NULL};
     (void)state;
     for (unsigned i = 0; i < descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &descriptor->fields[i];

@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/system/lock_file.h"
 #include "tests/support/names.h"
@@ -331,6 +333,56 @@ static void test_owner_when_it_is_told_then_its_pidfd_sees_its_end(void **state)
     close(told[1]);
 }
 
+/* Starts a process that locks the file without its pid. 300 ms later the process writes its pid
+ * (`writes`) or ends. Returns once the process has the lock. */
+static pid_t start_unknown_holder(bool writes)
+{
+    int locked[2];
+    char byte;
+    assert_int_equal(pipe(locked), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        if (fd < 0 || flock(fd, LOCK_EX) != 0 || write(locked[1], "", 1) != 1)
+            _exit(1);
+        poll(NULL, 0, 300); /* longer than the wait of the symptom */
+        if (writes && dprintf(fd, "%ld\n", (long)getpid()) > 0)
+            pause();
+        _exit(0);
+    }
+    assert_int_equal(read(locked[0], &byte, 1), 1);
+    close(locked[0]);
+    close(locked[1]);
+    return child;
+}
+
+/* Symptom: on a busy machine 200 ms of tries ended before a new server had written its pid. An
+ * unknown process seemed to hold the lock. */
+static void test_await_owner_when_the_pid_comes_late_then_it_is_seen_at_once(void **state)
+{
+    static const struct {
+        bool writes;
+        uint32_t wait_ms;
+    } cases[] = {{true, 60000}, {false, 60000}, {true, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct error err;
+        int fd, pidfd;
+        pid_t child = start_unknown_holder(cases[i].writes);
+        int64_t began_ns = clock_now_ns();
+        assert_int_equal(lock_file_open(path, &fd, &err), 0);
+        pid_t pid = lock_file_await_owner(fd, cases[i].wait_ms, &pidfd);
+        assert_int_equal(pid, !cases[i].wait_ms ? -1 : cases[i].writes ? child : 0);
+        assert_int_equal(pidfd >= 0, pid > 0);
+        assert_true(clock_now_ns() - began_ns < 30 * NS_PER_S); /* a change ends the wait */
+        if (pidfd >= 0)
+            close(pidfd);
+        close(fd);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -346,6 +398,7 @@ int main(void)
         TEST(test_take_when_another_users_process_holds_it_then_it_is_locked_by_that),
         TEST(test_owner_when_the_file_names_a_bystander_then_it_is_nobody_to_signal),
         TEST(test_owner_when_it_is_told_then_its_pidfd_sees_its_end),
+        TEST(test_await_owner_when_the_pid_comes_late_then_it_is_seen_at_once),
     };
 #undef TEST
     return cmocka_run_group_tests_name("lock_file", tests, NULL, NULL);

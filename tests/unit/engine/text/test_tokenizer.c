@@ -316,7 +316,7 @@ static void test_encode_when_rules_ignore_merges_then_whole_piece_is_its_token(v
     tokenizer_close(tok);
 }
 
-/* BI-34. A quadratic merge loop would need hours for this. */
+/* A quadratic merge loop would need hours for this. */
 static void test_encode_when_10_mb_of_one_character_then_done_in_seconds(void **state)
 {
     (void)state;

@@ -1,6 +1,10 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -229,6 +233,82 @@ static void test_table_survives_the_disk(void **state)
     route_table_release(NULL);
 }
 
+enum { N_SERVERS = 2, N_SAVES = 100 };
+
+struct saving {
+    pthread_t thread;
+    const struct route_table *table;
+    const char *path;
+    int n_failed;
+};
+
+static void *save_often(void *arg)
+{
+    struct saving *saving = arg;
+    struct error err;
+    for (int i = 0; i < N_SAVES; i++)
+        saving->n_failed += route_table_save(saving->table, saving->path, &err) != 0;
+    return NULL;
+}
+
+static size_t count_files(const char *folder)
+{
+    size_t n = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        n += entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+/* Symptom: both servers of a takeover wrote one temporary file. The first rename published the half
+ * of the other server. */
+static void test_save_when_two_servers_save_then_each_copy_is_whole(void **state)
+{
+    static const char *const spec[][2] = {{"m", "1"}, {"other", "2"}, {"third", "3"}};
+    static const int flags[][3] = {{7, 1, 1}, {1, 1, 1}, {2, 1, 1}};
+    char folder[] = "/tmp/sluice-routes-XXXXXX", path[64], old[80], young[80];
+    struct saving servers[N_SERVERS];
+    struct route_table *back;
+    struct error err;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/routes.pb", folder);
+    for (size_t i = 0; i < N_SERVERS; i++)
+        servers[i] = (struct saving){.table = make(1 + 2 * i, spec, flags), .path = path};
+    assert_int_equal(route_table_save(servers[0].table, path, &err), 0);
+    for (size_t i = 0; i < N_SERVERS; i++)
+        assert_int_equal(pthread_create(&servers[i].thread, NULL, save_often, &servers[i]), 0);
+    for (int i = 0; i < N_SAVES; i++) {
+        assert_int_equal(route_table_load(path, &back, &err), 0);
+        route_table_release(back);
+    }
+    for (size_t i = 0; i < N_SERVERS; i++) {
+        pthread_join(servers[i].thread, NULL);
+        assert_int_equal(servers[i].n_failed, 0);
+    }
+    assert_int_equal(count_files(folder), 1);
+    assert_true(route_table_save(servers[0].table, folder, &err) < 0); /* a folder is no file */
+
+    /* A killed server leaves its file; the next load removes the file once a writer cannot live. */
+    const struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    snprintf(old, sizeof(old), "%s.new-abcdef", path);
+    snprintf(young, sizeof(young), "%s.new-ghijkl", path);
+    close(open(old, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    close(open(young, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    assert_int_equal(utimensat(AT_FDCWD, old, long_ago, 0), 0);
+    assert_int_equal(route_table_load(path, &back, &err), 0);
+    route_table_release(back);
+    assert_int_equal(access(old, F_OK), -1);
+    assert_int_equal(access(young, F_OK), 0);
+    unlink(young);
+    unlink(path);
+    rmdir(folder);
+    for (size_t i = 0; i < N_SERVERS; i++)
+        route_table_release((struct route_table *)(uintptr_t)servers[i].table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_sessions_stay_and_few_move_when_weights_change),
         cmocka_unit_test(test_weights_fall_back_to_what_can_serve),
         cmocka_unit_test(test_table_survives_the_disk),
+        cmocka_unit_test(test_save_when_two_servers_save_then_each_copy_is_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

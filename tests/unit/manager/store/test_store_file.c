@@ -81,6 +81,39 @@ static void test_disk_full_when_changing_then_refused_and_recovers_by_itself(voi
     assert_non_null(catalog_model(&f->catalog, "after"));
 }
 
+/* A name in a request may be any text, such as the words of the store's own errors. */
+static int refuse_in_words_of_the_store(struct txn *txn, struct job *job, struct error *err)
+{
+    (void)txn;
+    return error_set(err, STATUS_NOT_FOUND, "state store: no model %s", job->name);
+}
+
+/* Symptom: an error's text decided. A refusal in the store's words counted as a failure of the
+ * store. */
+static void test_failures_when_counted_then_by_their_cause(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit old, none;
+    struct job refused = {.body = refuse_in_words_of_the_store, .name = "m"};
+    struct job full = {.body = job_put_model, .name = "m"};
+    struct store_stats stats;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(job_run(f, &refused), STATUS_NOT_FOUND);
+    store_stats(f->store, &stats);
+    assert_int_equal(stats.n_failed, 0);
+    assert_int_equal(stats.reason, REASON_NONE);
+    getrlimit(RLIMIT_FSIZE, &old);
+    none = old;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_FSIZE, &none);
+    int status = job_run(f, &full);
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_int_equal(status, STATUS_RESOURCE_EXHAUSTED);
+    store_stats(f->store, &stats);
+    assert_int_equal(stats.n_failed, 1);
+    assert_int_equal(stats.reason, REASON_STATE_STORE_FULL);
+}
+
 /* Observed state is in the catalog at once. The database and its event follow once there is room. A
  * requested change is refused meanwhile. */
 static void test_disk_full_when_something_was_seen_then_kept_and_written_late(void **state)
@@ -390,6 +423,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             test_disk_full_when_changing_then_refused_and_recovers_by_itself, fixture_setup,
             fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_failures_when_counted_then_by_their_cause,
+                                        fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(
             test_disk_full_when_something_was_seen_then_kept_and_written_late, fixture_setup,
             fixture_teardown),
