@@ -6,6 +6,9 @@
 #     regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny tiny_gpt sampler
 #     regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
 #     regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
+#     regen.sh --compare-templates TEST
+#                            compares the engine with jinja2 on the chat templates in llama-cpp-python's source; TEST is
+#                            the path of test_engine_template_golden
 #
 # Integer and text files are the same to the byte on each run. Logits may differ in the last bits on another CPU.
 set -euo pipefail
@@ -24,6 +27,19 @@ if [[ ${1:-} == --compare ]]; then
     CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF" "$python" -m pip install --quiet --disable-pip-version-check \
         llama-cpp-python==0.3.36
     exec "$python" make_tokenizer.py --compare
+fi
+if [[ ${1:-} == --compare-templates ]]; then
+    test=$(realpath "$2")
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: -d "$folder" \
+        llama-cpp-python==0.3.36
+    mkdir "$folder/templates"
+    tar -xzf "$folder"/llama_cpp_python-*.tar.gz -C "$folder/templates" --strip-components=5 --wildcards \
+        '*/vendor/llama.cpp/models/templates/*.jinja'
+    "$python" make_templates.py "$folder/templates"
+    SLUICE_TEMPLATES=$folder/templates "$test" families
+    exit
 fi
 if [[ ${1:-} == arithmetic ]]; then
     exec "$python" arithmetic.py
