@@ -176,19 +176,43 @@ static int add_metadata(struct inspection *in, struct error *err)
     return 0;
 }
 
-/* An unusable template affects chat only: the template's error is reported, and inspect
- * succeeds. */
-static void add_template(struct inspection *in)
+/* Returns why a template cannot be rendered, or "". */
+static char *template_error(struct inspection *in, const char *text)
 {
-    const char *text = in->tok ? tokenizer_info(in->tok)->chat_template : NULL;
     struct chat_template *compiled = NULL;
     struct error why;
-    if (!text)
-        return;
-    in->report->chat_template = message_text(in->arena, text);
-    if (chat_template_compile(text, strlen(text), &compiled, &why) != 0)
-        in->report->chat_template_error = message_text(in->arena, why.message);
+    bool bad = chat_template_compile(text, strlen(text), &compiled, &why) != 0;
     chat_template_destroy(compiled);
+    return message_text(in->arena, bad ? why.message : "");
+}
+
+/* An unusable template affects chat only: the template's error is reported, and inspect
+ * succeeds. */
+static int add_templates(struct inspection *in, struct error *err)
+{
+    const struct tokenizer_info *info = in->tok ? tokenizer_info(in->tok) : NULL;
+    if (info && info->chat_template) {
+        in->report->chat_template = message_text(in->arena, info->chat_template);
+        in->report->chat_template_error = template_error(in, info->chat_template);
+    }
+    if (!info || !info->n_templates)
+        return 0;
+    Sluice__Worker__V1__NamedTemplate **list =
+        arena_calloc(in->arena, info->n_templates, sizeof(*list));
+    Sluice__Worker__V1__NamedTemplate *named =
+        arena_calloc(in->arena, info->n_templates, sizeof(*named));
+    if (!list || !named)
+        return out_of_memory(err);
+    for (uint32_t i = 0; i < info->n_templates; i++) {
+        sluice__worker__v1__named_template__init(&named[i]);
+        named[i].name = message_text(in->arena, info->templates[i].name);
+        named[i].text = message_text(in->arena, info->templates[i].text);
+        named[i].error = template_error(in, info->templates[i].text);
+        list[i] = &named[i];
+    }
+    in->report->named_templates = list;
+    in->report->n_named_templates = info->n_templates;
+    return 0;
 }
 
 static int add_notes(struct inspection *in, struct error *err)
@@ -223,7 +247,8 @@ static int inspect(struct inspection *in, struct error *err)
     rc = engine_read_model_info(in->ckpt, &model, err);
     bool known = rc == 0;
     rc = note_unsupported(in, rc, err);
-    add_template(in);
+    if (!rc)
+        rc = add_templates(in, err);
     struct facts_limits limits = {.chat = in->report->chat_template[0] &&
                                           !in->report->chat_template_error[0]};
     if (!rc)

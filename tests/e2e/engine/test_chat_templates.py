@@ -1,12 +1,13 @@
 """Named chat templates through the programs: requests and the command line choose a template as transformers does.
 Messages stay open, and arguments of tool calls have two forms."""
 import struct
+import subprocess
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from conftest import ROOT, Sluice, details
+from conftest import BIN, ROOT, Sluice, details
 
 NAMED = {"tool_use": "T{{ tools|length }}{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}",
          "rag": "R{% for m in messages %}{{ m.content }}{% endfor %}"}
@@ -82,6 +83,14 @@ def test_the_answer_follows_the_chosen_template(named):
     printed = named.cli("tokenize", "named", "--chat", "--template", "rag", "hi").stdout.split()
     assert printed == [str(i) for i in ids]
     assert named.cli("run", "named", "hi", "-n", "2", "--template", "poem", check=False).returncode != 0
+
+
+def test_inspect_lists_the_names(named, tmp_path):
+    path = tmp_path / "named.gguf"
+    path.write_bytes(with_templates((ROOT / "tests/golden/tiny/q4_1.gguf").read_bytes()))
+    report = subprocess.run([BIN / "sluice-worker", "inspect", path], check=True, capture_output=True).stdout
+    found = named.stubs.report.ToolReport.FromString(report).inspect.named_templates
+    assert {t.name: t.text for t in found} == NAMED and not any(t.error for t in found)
 
 
 def test_arguments_are_text_or_an_object(named):
