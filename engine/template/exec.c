@@ -25,6 +25,10 @@ static bool assign_attribute(struct interp *in, const struct node *target, struc
                     target->name->data, value_type_name(owner));
         return false;
     }
+    if (target->name->data[0] == '_') { /* transformers refuses such names */
+        interp_fail(in, "set: a namespace takes no attribute '%.40s'", target->name->data);
+        return false;
+    }
     return dict_set(in, owner.u.dict, value_text(target->name), v);
 }
 

@@ -429,7 +429,9 @@ static struct value filter_tojson(struct interp *in, struct value self, const st
     style.ensure_ascii = value_truth(argv[0]);
     style.sort_keys = value_truth(argv[3]);
     if (argv[1].type != VALUE_UNSET && argv[1].type != VALUE_NONE) {
-        int64_t indent = builtin_arg_integer(in, argv[1], 0, "indent");
+        bool is_text = value_is_text(argv[1]);
+        int64_t indent = is_text ? 0 : builtin_arg_integer(in, argv[1], 0, "indent");
+        style.indent_text = is_text ? argv[1].u.text : NULL;
         style.indent = (int)(indent < 0 ? 0 : indent > 1000 ? 1000 : indent);
         style.item_separator = (struct text){",", 1, 1, NULL};
     }

@@ -81,6 +81,11 @@ static struct value fn_namespace(struct interp *in, struct value self, const str
 {
     (void)argv;
     struct dict *dict = dict_from_args(in, args);
+    for (size_t i = 0; dict && i < dict->n; i++) {
+        struct value key = dict->entries[i].key;
+        if (value_is_text(key) && key.u.text->n_bytes && key.u.text->data[0] == '_')
+            return interp_fail(in, "takes no attribute whose name begins with '_'");
+    }
     return dict ? (struct value){.type = VALUE_NAMESPACE, .u.dict = dict} : self;
 }
 
@@ -140,7 +145,9 @@ static struct value format_time(struct interp *in, const struct text *format)
             memcpy(pattern + n, "000000", 6);
             n += 6;
             i++;
-        } else if (next && strchr("aAwdbBmyYHIMSpjUWcxXGuVzZDFTRhenrtCgs%-", next)) {
+        } else if (next == 'z' || next == 'Z') { /* Python's clock here knows no zone */
+            i++;
+        } else if (next && strchr("aAwdbBmyYHIMSpjUWcxXGuVDFTRhenrtCgs%-", next)) {
             pattern[n++] = ch;
             pattern[n++] = next;
             i++;

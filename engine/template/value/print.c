@@ -308,9 +308,12 @@ static void json_newline(struct interp *in, const struct json_style *style, unsi
     if (style->indent < 0)
         return;
     interp_write_str(in, "\n");
-    for (unsigned i = 0; i < depth && interp_ok(in); i++)
+    for (unsigned i = 0; i < depth && interp_ok(in); i++) {
         for (int j = 0; j < style->indent; j++)
             interp_write(in, " ", 1);
+        if (style->indent_text)
+            interp_write(in, style->indent_text->data, style->indent_text->n_bytes);
+    }
 }
 
 static void write_json_scalar(struct interp *in, struct value v)

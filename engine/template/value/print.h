@@ -10,7 +10,8 @@ void value_write_repr(struct interp *in, struct value v);
 /* str(v): a text as it is; other values as value_write() writes them. */
 const struct text *value_to_text(struct interp *in, struct value v);
 struct json_style {
-    int indent; /* spaces per level; < 0: all on one line */
+    int indent;                     /* spaces per level; < 0: all on one line */
+    const struct text *indent_text; /* text per level in place of spaces; NULL: none */
     struct text item_separator, key_separator;
     bool ensure_ascii, sort_keys;
 };

@@ -169,6 +169,12 @@ d|tojson
 d|tojson(indent=2)
 messages|tojson
 messages|tojson(indent=4)
+messages|tojson(indent='-é')
+xs|tojson(indent='')
+strftime_now('%Y[%z%Z]')
+namespace(_x=1)
+namespace({'_x': 1})
+namespace(x_=1).x_
 tools|tojson
 []|tojson(indent=2) ~ {}|tojson(indent=2)
 [1,[2,[]],{}]|tojson(indent=1)
@@ -770,6 +776,8 @@ TEMPLATES = [
 "{% for x in xs if x > 1 %}{{ x }}{{ loop.length }}{{loop.last}}{% else %}none{% endfor %}",
 "{% for x in xs if x > 9 %}{{ x }}{% else %}none{% endfor %}",
 "{% set ns = namespace(n=0) %}{% for x in xs %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}",
+"{% set ns = namespace() %}{% set ns._n = 1 %}{{ ns._n }}",
+"{% set ns = namespace() %}{% set ns.n_ = 1 %}{{ ns.n_ }}",
 "{% set n = 0 %}{% for x in xs %}{% set n = n + x %}{{ n }}{% endfor %}{{ n }}",
 "{% for x in xs %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% if x == 2 %}{% break %}{% endif %}{% endfor %}",
 "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}",
