@@ -103,6 +103,17 @@ MATHS_FN float maths_activate(float x, enum activation kind)
     }
 }
 
+/* cap · tanh(x / cap) */
+MATHS_FN float maths_softcap(float x, float cap)
+{
+    return cap * (1.0f - 2.0f / (1.0f + maths_exp(x * (2.0f / cap))));
+}
+
+MATHS_FN float maths_sigmoid(float x)
+{
+    return 1.0f / (1.0f + maths_exp(0.0f - x));
+}
+
 /* Returns the product of an activated gate and its up value. */
 MATHS_FN float maths_gated(float gate, float up, enum activation kind)
 {

@@ -59,6 +59,17 @@ int op_add_bias(struct stream *s, struct tensor *y, const float *bias)
     return y->n_rows == 0 ? 0 : s->ops->add_bias(s, y, bias);
 }
 
+int op_scale(struct stream *s, struct tensor *x, const uint32_t *positions,
+             const struct scale_params *params)
+{
+    const struct tensor *gate = params->gate;
+    if (!is_f32(x) || params->softcap < 0.0f ||
+        (params->by_position != NULL && (positions == NULL || params->period == 0)) ||
+        (gate != NULL && (!is_f32(gate) || gate->n_rows != x->n_rows || gate->n_cols != 1)))
+        return STATUS_INTERNAL;
+    return x->n_rows == 0 ? 0 : s->ops->scale(s, x, positions, params);
+}
+
 int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
                const struct tensor *up, enum activation kind)
 {

@@ -39,6 +39,16 @@ struct norm_params {
     float eps;
 };
 
+/* The factors of a row, and the limit of the products. */
+struct scale_params {
+    float factor;
+    float softcap; /* x = softcap · tanh(x / softcap) after all factors; 0: off */
+    /* Row r is also multiplied by by_position[positions[r] / period], on the device. NULL: off */
+    const float *by_position;
+    uint32_t period;
+    const struct tensor *gate; /* f32 [m, 1]: row r is also multiplied by σ(gate[r]). NULL: off */
+};
+
 enum rope_style {
     ROPE_NONE,
     ROPE_INTERLEAVED, /* pairs (2i, 2i+1): GGUF's permuted llama */
@@ -89,11 +99,23 @@ struct attention_params {
     uint32_t heads_per_kv; /* query head h (global) reads KV head h / heads_per_kv */
     float scale;           /* usually 1/√head_dim */
     uint32_t window;       /* sliding window in positions, 0 = all */
+    uint32_t chunk;        /* a row attends only to its own chunk of so many positions, 0 = all */
     float softcap;         /* 0 = off */
     /* ALiBi slopes of this rank's query heads, [n_heads] on the device (arXiv 2108.12409). A head's
      * score is reduced by its slope per position between query and key. NULL: no ALiBi. */
     const float *slopes;
+    /* A logit per query head of this rank, [n_heads] on the device. The denominator of
+     * the head's softmax gets e^logit more; the sum of values gets nothing. NULL: no sinks. */
+    const float *sinks;
 };
+
+/* The first position that a row at `position` attends to. */
+static inline uint32_t attention_first(uint32_t position, uint32_t window, uint32_t chunk)
+{
+    uint32_t first = window > 0 && position >= window ? position + 1 - window : 0;
+    uint32_t start = chunk > 0 ? position - position % chunk : 0;
+    return first > start ? first : start;
+}
 
 /* A linear among several that read the same prepared activations. */
 struct linear_part {
@@ -176,6 +198,9 @@ struct op_table {
     /* y += x; y += bias broadcast over rows. */
     int (*add)(struct stream *s, struct tensor *y, const struct tensor *x);
     int (*add_bias)(struct stream *s, struct tensor *y, const float *bias);
+    /* Scales the rows of x in place. `positions` [m] on the device, unused without by_position. */
+    int (*scale)(struct stream *s, struct tensor *x, const uint32_t *positions,
+                 const struct scale_params *params);
     /* y = activation(gate) · up (up NULL: activation alone). y may be gate. */
     int (*act_mul)(struct stream *s, struct tensor *y, const struct tensor *gate,
                    const struct tensor *up, enum activation kind);
@@ -277,6 +302,8 @@ int op_layer_norm(struct stream *s, struct tensor *y, const struct tensor *x, co
                   const float *b, float eps);
 int op_add(struct stream *s, struct tensor *y, const struct tensor *x);
 int op_add_bias(struct stream *s, struct tensor *y, const float *bias);
+int op_scale(struct stream *s, struct tensor *x, const uint32_t *positions,
+             const struct scale_params *params);
 int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
                const struct tensor *up, enum activation kind);
 int op_act_prepare(struct stream *s, struct act *act, const struct tensor *x, uint32_t kinds,

@@ -54,9 +54,10 @@ struct attention_tile {
         heads_per_kv; /* heads of every group except, at a rank's ends, the first and the last */
     uint32_t first_heads; /* heads of the first group, 1 … heads_per_kv */
     uint32_t n_groups;
-    uint32_t window;
+    uint32_t window, chunk;
     float scale, softcap;
     const float *slopes; /* per head (attention_params); NULL: no ALiBi */
+    const float *sinks;  /* per head (attention_params); NULL: no sinks */
     uint32_t unit_begin, unit_end;
     uint32_t unit_next; /* the unit after this tile's, to prefetch; must be after unit_begin */
     float *parts; /* NULL: the units cover all that the rows attend to, and y is written. Otherwise
@@ -85,6 +86,8 @@ static inline struct attention_tile attention_group_tile(const struct attention_
     alone.y += (size_t)begin * t->kv->head_dim;
     if (alone.slopes)
         alone.slopes += begin;
+    if (alone.sinks)
+        alone.sinks += begin;
     alone.i_kv += g;
     alone.n_groups = 1;
     *out_query = begin * t->n_rows;
@@ -115,6 +118,20 @@ static inline uint32_t attention_result_floats(uint32_t head_dim)
 static inline size_t attention_query_bytes(uint32_t head_dim)
 {
     return 2 * (((size_t)head_dim + 63) & ~(size_t)63);
+}
+
+/* Returns the factor from a query's sum of values to its output. The result has the largest score
+ * and Σ exp(score − largest); a sink of the query's head adds to this sum alone. */
+static inline float attention_factor(const struct attention_tile *t, uint32_t query, float max,
+                                     float sum)
+{
+    if (t->sinks == NULL)
+        return 1.0f / sum;
+    float sink = t->sinks[query % t->n_heads];
+    if (sink <= max)
+        return 1.0f / (sum + maths_exp(sink - max));
+    float keep = maths_exp(max - sink);
+    return keep / (sum * keep + 1.0f);
 }
 
 /* Returns the result of a query in partition i within tile->parts. */
@@ -153,8 +170,11 @@ struct cpu_inner {
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, uint32_t n,
                        float eps);
     void (*add)(float *y, const float *x, uint32_t n);
+    /* x = softcap(x · factor); softcap 0: none. */
+    void (*scale)(float *x, uint32_t n, float factor, float softcap);
     void (*act_mul)(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
-    /* Computes scores of a router (experts.h) from logits[n]. `scores` has room for a multiple of 16. */
+    /* Computes scores of a router (experts.h) from logits[n]. `scores` has room for a multiple
+     * of 16. */
     void (*router_scores)(float *scores, const float *logits, uint32_t n, enum router_score score);
     /* y = fma(w, x + bias, y); bias NULL: none. */
     void (*add_weighted)(float *y, const float *x, const float *bias, float w, uint32_t n);

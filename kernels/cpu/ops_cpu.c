@@ -31,6 +31,7 @@ struct rows_job {
     const uint32_t *ids;
     const struct weight_cpu *weight;
     const struct rope_params *rope;
+    const struct scale_params *scale;
     thread_pool_fn *fn;
     uint32_t n_shares;
 };
@@ -161,6 +162,34 @@ int add_bias_cpu(struct stream *s, struct tensor *y, const float *bias)
 {
     struct rows_job job = {.y = y, .b = bias};
     run_rows(s, add_rows, &job);
+    return 0;
+}
+
+static float row_factor(const struct rows_job *job, uint32_t r)
+{
+    const struct scale_params *p = job->scale;
+    float factor = p->factor;
+    if (p->by_position)
+        factor *= p->by_position[job->ids[r] / p->period];
+    if (p->gate)
+        factor *= maths_sigmoid(*tensor_row_f32(p->gate, r));
+    return factor;
+}
+
+static void scale_rows(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct rows_job *job = arg;
+    uint32_t end;
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+        job->inner->scale(tensor_row_f32(job->y, r), job->y->n_cols, row_factor(job, r),
+                          job->scale->softcap);
+}
+
+int scale_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,
+              const struct scale_params *params)
+{
+    struct rows_job job = {.y = x, .ids = positions, .scale = params};
+    run_rows(s, scale_rows, &job);
     return 0;
 }
 

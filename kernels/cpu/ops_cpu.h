@@ -27,6 +27,8 @@ int layer_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, c
                    const float *b, float eps);
 int add_cpu(struct stream *s, struct tensor *y, const struct tensor *x);
 int add_bias_cpu(struct stream *s, struct tensor *y, const float *bias);
+int scale_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,
+              const struct scale_params *params);
 int act_mul_cpu(struct stream *s, struct tensor *y, const struct tensor *gate,
                 const struct tensor *up, enum activation kind);
 int rope_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,

@@ -18,6 +18,7 @@ struct rope_cuda;
 struct sample_params;
 struct sample_result;
 struct sample_state;
+struct scale_cuda;
 
 /* y[m, n] = x / rms(x) · w (norm_row.h). y may be x. Bytes: 8·m·n + 4·n; bound: memory. */
 int cuda_launch_rms_norm(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
@@ -35,6 +36,8 @@ int cuda_launch_layer_norm(void *stream, float *y, size_t y_stride, const float 
 /* x_stride 0: the same row for all (a bias). */
 int cuda_launch_add(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
                     uint32_t n_rows, uint32_t n_cols);
+int cuda_launch_scale(void *stream, float *x, size_t x_stride, const uint32_t *positions,
+                      uint32_t n_rows, uint32_t n_cols, const struct scale_cuda *p);
 /* kind: enum activation; up may be NULL. */
 int cuda_launch_act_mul(void *stream, float *y, size_t y_stride, const float *gate,
                         size_t gate_stride, const float *up, size_t up_stride, uint32_t n_rows,

@@ -64,6 +64,8 @@ int layer_norm_cuda(struct stream *s, struct tensor *y, const struct tensor *x, 
                     const float *b, float eps);
 int add_cuda(struct stream *s, struct tensor *y, const struct tensor *x);
 int add_bias_cuda(struct stream *s, struct tensor *y, const float *bias);
+int scale_cuda(struct stream *s, struct tensor *x, const uint32_t *positions,
+               const struct scale_params *params);
 int act_mul_cuda(struct stream *s, struct tensor *y, const struct tensor *gate,
                  const struct tensor *up, enum activation kind);
 int rope_cuda(struct stream *s, struct tensor *x, const uint32_t *positions,

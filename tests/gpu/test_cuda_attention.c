@@ -126,6 +126,38 @@ static void test_slopes_are_near_f64(void **state)
             }
 }
 
+/* Tests sinks and chunks on every kernel and instance. */
+static void test_sinks_and_chunks_are_near_f64(void **state)
+{
+    (void)state;
+    static const uint32_t dims[] = {20, 64, 80, 128, 192, 256};
+    struct random r = {104};
+    size_t i_case = 0;
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++)
+            for (uint32_t heads_per_kv = 1; heads_per_kv <= 12; heads_per_kv += 11) {
+                struct gpu_row rows[4 * 8];
+                struct gpu_setup s = {types[t],
+                                      dims[d],
+                                      2,
+                                      heads_per_kv,
+                                      16,
+                                      d % 3 == 2 ? 100 : 0,
+                                      d == 1 ? 20.0f : 0.0f,
+                                      {129, 300, 0}};
+                if (!grid_takes(i_case++))
+                    continue;
+                s.lengths[2] = d == 3 ? 640 : 0;
+                struct gpu_world w = gpu_world_create(&s, &r);
+                gpu_world_sink(&w);
+                w.chunk = d % 2 ? 96 : 0;
+                uint32_t n = some_rows(&w, 3, rows);
+                check_rows(&w, rows, n, true);
+                check_rows(&w, rows, n, false);
+                gpu_world_destroy(&w);
+            }
+}
+
 static void test_lengths_around_partitions_and_groups(void **state)
 {
     (void)state;
@@ -635,6 +667,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_shapes_are_near_f64),
         cmocka_unit_test(test_slopes_are_near_f64),
+        cmocka_unit_test(test_sinks_and_chunks_are_near_f64),
         cmocka_unit_test(test_lengths_around_partitions_and_groups),
         cmocka_unit_test(test_long_contexts_are_near_f64),
         cmocka_unit_test(test_the_cpus_reference_is_near),

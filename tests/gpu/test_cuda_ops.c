@@ -129,6 +129,42 @@ static void test_sums_and_activations_have_the_references_bits(void **state)
     }
 }
 
+static void check_scale(const uint32_t shape[3], float softcap, bool by_row, struct random *random)
+{
+    enum { MOST = 80, PERIOD = 3 };
+    uint32_t m = shape[0], n = shape[1], positions[MOST];
+    struct rows x = rows_make(random, m, n, shape[2]), gate = rows_make(random, m, 1, 0);
+    struct rows table = rows_make(random, 1, MOST, 0);
+    assert_true(m <= MOST);
+    for (uint32_t r = 0; r < m; r++)
+        positions[r] = random_u32(random) % (MOST * PERIOD);
+    void *on_device = gpu_upload(positions, sizeof(positions));
+    struct scale_params host = {.factor = 0.375f, .softcap = softcap}, device = host;
+    if (by_row) {
+        host.by_position = table.cpu.data;
+        device.by_position = table.gpu.data;
+        host.period = device.period = PERIOD;
+        host.gate = &gate.cpu;
+        device.gate = &gate.gpu;
+    }
+    assert_int_equal(op_scale(cpu.stream, &x.cpu, positions, &host), 0);
+    assert_int_equal(op_scale(gpu.stream, &x.gpu, on_device, &device), 0);
+    assert_equal(&x, "scale");
+    gpu_drop(on_device, sizeof(positions));
+    rows_drop(&x);
+    rows_drop(&gate);
+    rows_drop(&table);
+}
+
+static void test_scales_have_the_references_bits(void **state)
+{
+    (void)state;
+    struct random random = test_random(74);
+    for (size_t s = 0; s < n_shapes(); s++)
+        for (int how = 0; how < 4; how++)
+            check_scale(shapes[s], how % 2 ? 20.0f : 0.0f, how / 2, &random);
+}
+
 static void check_rope(enum rope_style style, uint32_t head_dim, uint32_t n_rot, uint32_t n_heads,
                        struct random *random)
 {
@@ -280,6 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norms_have_the_references_bits),
         cmocka_unit_test(test_sums_and_activations_have_the_references_bits),
+        cmocka_unit_test(test_scales_have_the_references_bits),
         cmocka_unit_test(test_positions_have_the_references_bits),
         cmocka_unit_test(test_rope_and_kv_write_as_one_have_the_plain_ops_bits),
         cmocka_unit_test(test_picked_rows_are_copies),

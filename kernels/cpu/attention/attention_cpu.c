@@ -74,8 +74,8 @@ static bool next_rows(const struct attention_job *job, struct walk *w)
     w->row = w->rows_left;
     w->n_rows = n;
     w->head = w->n_heads = 0;
-    uint32_t least = rows->positions[w->row], window = job->params->window;
-    w->first = window > 0 && least >= window ? (least + 1 - window) / ATTENTION_PARTITION : 0;
+    w->first = attention_first(rows->positions[w->row], job->params->window, job->params->chunk) /
+               ATTENTION_PARTITION;
     w->last = rows->positions[last] / ATTENTION_PARTITION + 1;
     return true;
 }
@@ -179,9 +179,11 @@ static void run_item(struct attention_job *job, const struct walk *w, uint32_t m
         .first_heads = in_group < w->n_heads ? in_group : w->n_heads,
         .n_groups = w->n_groups,
         .window = p->window,
+        .chunk = p->chunk,
         .scale = p->scale,
         .softcap = p->softcap,
         .slopes = p->slopes ? p->slopes + w->head : NULL,
+        .sinks = p->sinks ? p->sinks + w->head : NULL,
         .unit_begin = w->begin,
         .unit_end = w->end,
         .parts_begin = w->first,

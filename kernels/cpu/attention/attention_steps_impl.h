@@ -221,9 +221,8 @@ static inline bool is_finite(const float *x, uint32_t n)
 static void visible(const struct attention_tile *t, uint32_t position, uint32_t base,
                     uint32_t *out_first, uint32_t *out_last)
 {
-    uint64_t end = (uint64_t)position + 1, begin = 0;
-    if (t->window > 0 && end > t->window)
-        begin = end - t->window;
+    uint64_t end = (uint64_t)position + 1;
+    uint64_t begin = attention_first(position, t->window, t->chunk);
     *out_last = end <= base ? 0 : end - base < PART ? (uint32_t)(end - base) : PART;
     *out_first = begin <= base ? 0 : begin - base < PART ? (uint32_t)(begin - base) : PART;
 }

@@ -45,7 +45,7 @@ static void finish_query(const struct attention_tile *t, uint32_t q, const float
 {
     uint32_t n = t->kv->head_dim;
     float *y = t->y + q / t->n_heads * t->y_stride + (size_t)(q % t->n_heads) * n;
-    float scale = 1.0f / out[dim + 1];
+    float scale = attention_factor(t, q, out[dim], out[dim + 1]);
     for (uint32_t d = 0; d + 16 <= n; d += 16)
         v_store(y + d, v_mul(v_load(out + d), v_set1(scale)));
     for (uint32_t d = n & ~15u; d < n; d++)

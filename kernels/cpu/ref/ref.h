@@ -26,6 +26,7 @@ void ref_rms_norm(float *y, const float *x, const float *w, uint32_t n, float ep
 void ref_layer_norm(float *y, const float *x, const float *w, const float *b, uint32_t n,
                     float eps);
 void ref_add(float *y, const float *x, uint32_t n);
+void ref_scale(float *x, uint32_t n, float factor, float softcap);
 void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind);
 void ref_router_scores(float *scores, const float *logits, uint32_t n, enum router_score score);
 void ref_add_weighted(float *y, const float *x, const float *bias, float w, uint32_t n);

@@ -96,7 +96,7 @@ static float score(const struct attention_tile *t, const float *q, const struct 
         sum *= t->scale;
     }
     if (t->softcap > 0.0f)
-        sum = t->softcap * (1.0f - 2.0f / (1.0f + maths_exp(sum * (2.0f / t->softcap))));
+        sum = maths_softcap(sum, t->softcap);
     if (bias->slope != 0.0f)
         sum = fmaf(bias->slope, (float)(bias->to_first + (int32_t)i), sum);
     return sum;
@@ -172,7 +172,7 @@ static void attend_query(const struct attention_tile *t, uint32_t query, uint32_
                          const struct codes *codes, struct result *out)
 {
     uint32_t row = query / t->n_heads, base = i * ATTENTION_PARTITION, end = t->positions[row] + 1,
-             begin = t->window > 0 && end > t->window ? end - t->window : 0;
+             begin = attention_first(t->positions[row], t->window, t->chunk);
     const float *q = t->q + row * t->q_stride + (size_t)(query % t->n_heads) * t->kv->head_dim;
     uint32_t first = begin > base ? begin - base : 0, last = end > base ? end - base : 0;
     struct bias bias = {t->slopes ? t->slopes[query % t->n_heads] : 0.0f,
@@ -185,8 +185,9 @@ static void finish(const struct attention_tile *t, uint32_t query, const struct 
 {
     uint32_t n = t->kv->head_dim;
     float *y = t->y + query / t->n_heads * t->y_stride + (size_t)(query % t->n_heads) * n;
+    float factor = attention_factor(t, query, r->max, r->sum);
     for (uint32_t d = 0; d < n; d++)
-        y[d] = r->out[d] * (1.0f / r->sum);
+        y[d] = r->out[d] * factor;
 }
 
 /* Computes one query of a group (`t` is that group alone), in the partitions whose unit `whole`

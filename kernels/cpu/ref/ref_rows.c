@@ -76,6 +76,15 @@ void ref_add(float *y, const float *x, uint32_t n)
         y[i] += x[i];
 }
 
+void ref_scale(float *x, uint32_t n, float factor, float softcap)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] *= factor;
+        if (softcap > 0.0f)
+            x[i] = maths_softcap(x[i], softcap);
+    }
+}
+
 void ref_act_mul(float *y, const float *gate, const float *up, uint32_t n, enum activation kind)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -106,6 +115,7 @@ const struct cpu_inner cpu_inner_ref = {
     .layer_norm = ref_layer_norm,
     .add = ref_add,
     .act_mul = ref_act_mul,
+    .scale = ref_scale,
     .router_scores = ref_router_scores,
     .add_weighted = ref_add_weighted,
     .rope = rope_row,

@@ -28,6 +28,7 @@ const struct cpu_inner cpu_inner_avx2 = {
     .layer_norm = layer_norm,
     .add = add,
     .act_mul = act_mul,
+    .scale = scale,
     .router_scores = router_scores,
     .add_weighted = add_weighted,
     .rope = rope_row,

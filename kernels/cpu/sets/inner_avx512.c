@@ -20,9 +20,9 @@
 /* All loops except the linears and attention. */
 #define AVX512_LOOPS                                                                               \
     .abs_stats = abs_stats, .quantize = quantize, .rms_norm = rms_norm, .layer_norm = layer_norm,  \
-    .add = add, .act_mul = act_mul, .router_scores = router_scores, .add_weighted = add_weighted,  \
-    .rope = rope_row, .kv_store = kv_store, .kv_quantize = kv_quantize,                            \
-    .attention_fold = attention_fold
+    .add = add, .act_mul = act_mul, .scale = scale, .router_scores = router_scores,                \
+    .add_weighted = add_weighted, .rope = rope_row, .kv_store = kv_store,                          \
+    .kv_quantize = kv_quantize, .attention_fold = attention_fold
 
 const struct cpu_inner cpu_inner_avx512 = {
     .name = "avx512",

@@ -13,7 +13,7 @@
 #define SHARED_OPS                                                                                 \
     .kv_dtypes = CPU_KV_DTYPES, .weight_pack_rows = weight_pack_rows_cpu,                          \
     .act_destroy = act_destroy_cpu, .embed = embed_cpu, .rms_norm = rms_norm_cpu,                  \
-    .layer_norm = layer_norm_cpu, .add = add_cpu, .add_bias = add_bias_cpu,                        \
+    .layer_norm = layer_norm_cpu, .add = add_cpu, .add_bias = add_bias_cpu, .scale = scale_cpu,    \
     .act_mul = act_mul_cpu, .act_prepare = act_prepare_cpu, .linear = linear_cpu,                  \
     .linear_parts = linear_parts_cpu, .linear_gated = linear_gated_cpu,                            \
     .will_read = will_read_cpu, .linear_partial = linear_partial_cpu,                              \

@@ -102,6 +102,24 @@ static inline void round_bf16_pairs(uint32_t *dst, const float *x)
         v_store_bf16((uint16_t *)(void *)(dst + i / 2), without_tiny(x + i));
 }
 
+static inline v16 v_scaled(v16 x, float factor, float softcap)
+{
+    x = v_mul(x, v_set1(factor));
+    if (!(softcap > 0.0f))
+        return x;
+    v16 e = v_exp(v_mul(x, v_set1(2.0f / softcap))), one = v_set1(1.0f);
+    return v_mul(v_set1(softcap), v_sub(one, v_div(v_set1(2.0f), v_add(one, e))));
+}
+
+static void scale(float *x, uint32_t n, float factor, float softcap)
+{
+    uint32_t whole = n & ~15u;
+    for (uint32_t i = 0; i < whole; i += 16)
+        v_store(x + i, v_scaled(v_load(x + i), factor, softcap));
+    if (whole < n)
+        v_store_n(x + whole, v_scaled(v_load_n(x + whole, n - whole), factor, softcap), n - whole);
+}
+
 static void rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps)
 {
     v16 squares = v_zero();

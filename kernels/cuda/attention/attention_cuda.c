@@ -75,9 +75,11 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
         .kv_begin = params->kv_begin,
         .heads_per_kv = params->heads_per_kv,
         .window = params->window,
+        .chunk = params->chunk,
         .factor = params->scale * ATTENTION_LOG2E,
         .softcap = params->softcap,
         .slopes = params->slopes,
+        .sinks = params->sinks,
     };
     a.vector_bytes = (uint32_t)kv_cuda_vector_bytes(&a.kv);
     a.page_bytes = kv_cuda_page_at(&a.kv, 0, 1);

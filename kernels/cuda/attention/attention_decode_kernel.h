@@ -461,7 +461,7 @@ template <typename Warp, uint32_t DIM> struct decode_block {
             fold(slot, elem, begin, end, &x, &max, &sum);
             if (a->parts == nullptr) {
                 a->y[attention_elem_of(a, a->y_stride, attention_row(a, row), head, elem)] =
-                    attention_result(x, sum);
+                    attention_sunk_result(attention_sunk_of(a->sinks, head, max), x, sum);
                 continue;
             }
             float *part = a->parts + decode_part_at(a, row, head, group), *of_all = part + n;
@@ -499,7 +499,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, DIM > 128 ? 2 : 3)
     warp.first_slot = block.first_slot;
     if (seq >= a.n_seqs || !attention_has_heads(&a, block.i_kv, block.first_slot, Warp::HEADS))
         return;
-    struct attention_span span = attention_span_of(a.positions[row], a.window);
+    struct attention_span span = attention_span_of(a.positions[row], a.window, a.chunk);
     uint32_t end = decode_groups(span, a.n_groups, &first);
     for (uint32_t group = attention_group_of(first, blockIdx.z); group < end; group += gridDim.z) {
         uint32_t base = attention_partition_begin(group, i_warp), from, to;

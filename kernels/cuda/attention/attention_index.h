@@ -64,10 +64,11 @@ struct attention_cuda {
     uint32_t table_stride, n_seqs;
     uint32_t row_begin, n_rows; /* rows of this launch */
     uint32_t n_heads, head_begin, kv_begin, heads_per_kv;
-    uint32_t window;
+    uint32_t window, chunk;
     float factor; /* factor for q·k: the softmax's scale times log2 e */
     float softcap;
     const float *slopes; /* ALiBi: [n_heads]; NULL: none */
+    const float *sinks;  /* logits [n_heads]; NULL: none */
     float *parts;        /* results of groups; NULL: n_groups is 1 and y is written directly */
     uint32_t n_groups;   /* maximum number of groups of a row */
 };
@@ -77,11 +78,13 @@ struct attention_span {
     uint32_t begin, end;
 };
 
-CUDA_HD struct attention_span attention_span_of(uint32_t position, uint32_t window)
+CUDA_HD struct attention_span attention_span_of(uint32_t position, uint32_t window, uint32_t chunk)
 {
     struct attention_span span = {0, position + 1};
     if (window > 0 && span.end > window)
         span.begin = span.end - window;
+    if (chunk > 0 && position - position % chunk > span.begin)
+        span.begin = position - position % chunk;
     return span;
 }
 

@@ -62,6 +62,29 @@ CUDA_HD float attention_result(float x, float sum)
     return x * (1.0f / sum) + 0.0f;
 }
 
+/* The effect of a sink on a row's result. Both sums are multiplied by `keep`; then `add` is added to
+ * the sum of weights. Without a sink this changes no bits. */
+struct attention_sunk {
+    float keep, add;
+};
+
+/* sinks: logits per head, or NULL. max: the largest score, in units of log 2. */
+CUDA_HD struct attention_sunk attention_sunk_of(const float *sinks, uint32_t head, float max)
+{
+    struct attention_sunk none = {1.0f, 0.0f};
+    if (sinks == NULL)
+        return none;
+    float sink = sinks[head] * ATTENTION_LOG2E, most = sink > max ? sink : max;
+    struct attention_sunk sunk = {attention_exp2(max - most), attention_exp2(sink - most)};
+    return sunk;
+}
+
+/* Returns a row's output from its weighted sum and sum of weights, with a sink. */
+CUDA_HD float attention_sunk_result(struct attention_sunk sunk, float x, float sum)
+{
+    return attention_result(x * sunk.keep, sum * sunk.keep + sunk.add);
+}
+
 /* Returns a product that is never part of a fused multiply-add. */
 CUDA_HD float attention_scaled(float x, float by)
 {

@@ -195,7 +195,7 @@ CUDA_DEVICE void plain_store(const struct attention_cuda *a,
         float max, sum, x = plain_fold(shared, h, i, begin, end, &max, &sum);
         if (a->parts == nullptr) {
             a->y[attention_elem_of(a, a->y_stride, attention_row(a, row), head, elem)] =
-                attention_result(x, sum);
+                attention_sunk_result(attention_sunk_of(a->sinks, head, max), x, sum);
             continue;
         }
         float *part = a->parts + decode_part_at(a, row, head, group), *of_all = part + n;
@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
     if (warp.seq >= a.n_seqs || !attention_has_heads(&a, i_kv, first_slot, PLAIN_HEADS))
         return;
     plain_load_queries(&a, shared, row, i_kv, first_slot);
-    struct attention_span span = attention_span_of(a.positions[row], a.window);
+    struct attention_span span = attention_span_of(a.positions[row], a.window, a.chunk);
     uint32_t end = decode_groups(span, a.n_groups, &first);
     for (uint32_t group = attention_group_of(first, blockIdx.z); group < end; group += gridDim.z) {
         warp.base = attention_partition_begin(group, warp.i_warp);
@@ -326,7 +326,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     uint32_t position = a.positions[row];
     if (a.seq_of_row[row] >= a.n_seqs)
         return;
-    struct attention_span span = attention_span_of(position, a.window);
+    struct attention_span span = attention_span_of(position, a.window, a.chunk);
     struct combine_thread<MAX_DIM> own = {
     };
     own.a = &a;
@@ -357,10 +357,11 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
             own.add(weights + i, sums + i, combine_left(n, i, COMBINE_AHEAD));
         }
     }
+    struct attention_sunk sunk = attention_sunk_of(a.sinks, head, max);
     for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
         uint32_t elem = combine_elem(s, threadIdx.x);
         if (elem < a.kv.head_dim)
             a.y[attention_elem_of(&a, a.y_stride, row, head, elem)] =
-                attention_result(own.x[s], own.sum);
+                attention_sunk_result(sunk, own.x[s], own.sum);
     }
 }

@@ -422,12 +422,13 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         __syncthreads(); /* all warps have finished with the ring */
     }
 
-    /* Stores row r of this lane to y; y NULL: no such row. */
-    ATTENTION_METHOD void store_row(const float d[][4], uint32_t r, float *y) const
+    /* Stores row r of this lane, a head's, to y; y NULL: no such row. */
+    ATTENTION_METHOD void store_row(const float d[][4], uint32_t r, uint32_t head, float *y) const
     {
         float total = attention_quad_sum(sum[r]);
         if (y == nullptr)
             return;
+        struct attention_sunk sunk = attention_sunk_of(a->sinks, head, max[r]);
 #pragma unroll
         for (uint32_t n = 0; n < SUMS; n++)
 #pragma unroll
@@ -436,7 +437,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
                 if constexpr (Kv::is_coded)
                     x = attention_scaled(x, attention_scaled(unit[r], code_unit()));
                 if (column(n, c) < a->kv.head_dim)
-                    y[column(n, c)] = attention_result(x, total);
+                    y[column(n, c)] = attention_sunk_result(sunk, x, total);
             }
     }
 };
@@ -494,14 +495,14 @@ CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM, ALIBI> *block, uint32_t
     float d[block->SUMS][4];
     uint32_t last_row = end - 1;
     block->seq = a->seq_of_row[begin];
-    block->first = attention_span_of(a->positions[begin], a->window);
-    block->last = attention_span_of(a->positions[last_row], a->window);
+    block->first = attention_span_of(a->positions[begin], a->window, a->chunk);
+    block->last = attention_span_of(a->positions[last_row], a->window, a->chunk);
     for (uint32_t r = 0; r < 2; r++) {
         uint32_t row, head;
         bool exists = tile->query(prefill_query_of(block->i_warp, block->lane, r), &row, &head);
         block->seen[r] = {0, 0};
         if (exists && row >= begin && row < end)
-            block->seen[r] = attention_span_of(a->positions[row], a->window);
+            block->seen[r] = attention_span_of(a->positions[row], a->window, a->chunk);
         block->bias[r].begin(a, exists ? head : a->n_heads, exists ? a->positions[row] : 0);
     }
     if (block->seq >= a->n_seqs)
@@ -512,7 +513,8 @@ CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM, ALIBI> *block, uint32_t
         uint32_t row, head;
         bool exists = tile->query(prefill_query_of(block->i_warp, block->lane, r), &row, &head);
         exists = exists && row >= begin && row < end;
-        block->store_row(d, r, exists ? a->y + attention_q_at(a, a->y_stride, row, head) : nullptr);
+        block->store_row(d, r, head,
+                         exists ? a->y + attention_q_at(a, a->y_stride, row, head) : nullptr);
     }
 }
 

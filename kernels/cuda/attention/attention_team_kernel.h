@@ -409,7 +409,7 @@ CUDA_DEVICE void team_store(const struct attention_cuda *a, const unsigned char 
         team_fold(shared, slot, elem, from, to, &x, &max, &sum);
         if (a->parts == nullptr) {
             a->y[attention_elem_of(a, a->y_stride, attention_row(a, blockIdx.x), head, elem)] =
-                attention_result(x, sum);
+                attention_sunk_result(attention_sunk_of(a->sinks, head, max), x, sum);
             continue;
         }
         float *part = a->parts + decode_part_at(a, blockIdx.x, head, group);
@@ -443,7 +443,7 @@ static __global__ void __launch_bounds__(TEAM_BLOCK, 1)
     warp.seq = a.seq_of_row[row];
     if (warp.seq >= a.n_seqs || !team_has_heads(&a, warp.i_kv))
         return;
-    struct attention_span span = attention_span_of(own, a.window);
+    struct attention_span span = attention_span_of(own, a.window, a.chunk);
     uint32_t end = decode_groups(span, a.n_groups, &first);
     uint32_t group = attention_group_of(first, blockIdx.z);
     if (group >= end)

@@ -37,7 +37,7 @@ enum {
 CUDA_HD bool wga_takes(const struct attention_cuda *a)
 {
     return attention_is_tiled(&a->kv, a->heads_per_kv) && a->kv.head_dim <= 128 &&
-           a->softcap == 0.0f && a->slopes == NULL && a->factor > 0.0f;
+           a->softcap == 0.0f && a->slopes == NULL && a->sinks == NULL && a->factor > 0.0f;
 }
 
 /* Returns the head dimension of the kernel's arrays. */

@@ -171,8 +171,8 @@ template <typename Kv, uint32_t DIM> struct wga_block {
                 r.end++;
             last = r.end - 1;
         }
-        r.first = attention_span_of(a->positions[row], a->window);
-        r.last = attention_span_of(a->positions[last], a->window);
+        r.first = attention_span_of(a->positions[row], a->window, a->chunk);
+        r.last = attention_span_of(a->positions[last], a->window, a->chunk);
         uint32_t stop = prefill_partitions(r.first, r.last, &r.first_partition);
         r.n_partitions = r.seq < a->n_seqs ? stop - r.first_partition : 0;
         r.whole = wga_whole_of(r.first, r.last, r.first_partition);
@@ -714,7 +714,7 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
             uint32_t row = this->rows()[wga_query_of(threadIdx.x, r)];
             seen[r] = {0, 0};
             if (row >= rows.begin && row < rows.end)
-                seen[r] = wga_span_from(attention_span_of(a->positions[row], a->window),
+                seen[r] = wga_span_from(attention_span_of(a->positions[row], a->window, a->chunk),
                                         rows.first_partition);
         }
     }

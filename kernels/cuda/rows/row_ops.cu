@@ -34,6 +34,17 @@ static __global__ void add_rows(float *y, size_t y_stride, const float *x, size_
                 n);
 }
 
+static __global__ void scale_rows(float *x, size_t x_stride, const uint32_t *positions,
+                                  uint32_t n_rows, uint32_t n_cols, struct scale_cuda p)
+{
+    cuda_op_begin();
+    struct block b = this_block(nullptr);
+    uint32_t begin = row_piece_begin(blockIdx.x), n = row_piece_columns(n_cols, blockIdx.x);
+    for (uint32_t row = blockIdx.y; row < n_rows; row += gridDim.y)
+        scale_row(&b, x + cuda_element(row, x_stride, begin), n, scale_of_row(&p, positions, row),
+                  p.softcap);
+}
+
 static __global__ void act_mul_rows(float *y, size_t y_stride, const float *gate,
                                     size_t gate_stride, const float *up, size_t up_stride,
                                     uint32_t n_rows, uint32_t n_cols, enum activation kind)
@@ -119,6 +130,13 @@ int cuda_launch_add(void *stream, float *y, size_t y_stride, const float *x, siz
 {
     return CUDA_LAUNCH(add_rows, pieces(n_rows, n_cols), BLOCK_MAX_THREADS, 0, stream, y, y_stride,
                        x, x_stride, n_rows, n_cols);
+}
+
+int cuda_launch_scale(void *stream, float *x, size_t x_stride, const uint32_t *positions,
+                      uint32_t n_rows, uint32_t n_cols, const struct scale_cuda *p)
+{
+    return CUDA_LAUNCH(scale_rows, pieces(n_rows, n_cols), BLOCK_MAX_THREADS, 0, stream, x,
+                       x_stride, positions, n_rows, n_cols, *p);
 }
 
 int cuda_launch_act_mul(void *stream, float *y, size_t y_stride, const float *gate,

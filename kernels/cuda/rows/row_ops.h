@@ -96,6 +96,35 @@ BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t 
     }
 }
 
+/* struct scale_params (ops.h) for kernels: pointers are device addresses. */
+struct scale_cuda {
+    float factor, softcap;
+    const float *by_position; /* NULL: off */
+    uint32_t period;
+    const float *gate; /* NULL: off */
+    size_t gate_stride;
+};
+
+/* Returns the factor of a row; `positions` is unused without by_position. */
+BLOCK_FN float scale_of_row(const struct scale_cuda *p, const uint32_t *positions, uint32_t row)
+{
+    float factor = p->factor;
+    if (p->by_position)
+        factor *= p->by_position[positions[row] / p->period];
+    if (p->gate)
+        factor *= maths_sigmoid(p->gate[row * p->gate_stride]);
+    return factor;
+}
+
+/* x[n] = softcap(x · factor); softcap 0: none. Bytes: 8·n. */
+BLOCK_FN void scale_row(const struct block *b, float *x, uint32_t n, float factor, float softcap)
+{
+    for (uint32_t i = b->tid; i < n; i += b->n_threads) {
+        float scaled = x[i] * factor;
+        x[i] = softcap > 0.0f ? maths_softcap(scaled, softcap) : scaled;
+    }
+}
+
 /* y[n] = activation(gate) · up (NULL: activation alone); y may be gate. Bytes: 12·n. */
 BLOCK_FN void act_mul_row(const struct block *b, float *y, const float *gate, const float *up,
                           uint32_t n, enum activation kind)

@@ -70,6 +70,22 @@ int add_bias_cuda(struct stream *stream, struct tensor *y, const float *bias)
           cuda_launch_add(s->handle, y->data, y->row_stride, bias, 0, y->n_rows, y->n_cols));
 }
 
+int scale_cuda(struct stream *stream, struct tensor *x, const uint32_t *positions,
+               const struct scale_params *params)
+{
+    const struct scale_cuda p = {
+        .factor = params->factor,
+        .softcap = params->softcap,
+        .by_position = params->by_position,
+        .period = params->period,
+        .gate = params->gate ? params->gate->data : NULL,
+        .gate_stride = params->gate ? params->gate->row_stride : 0,
+    };
+    QUEUE(
+        stream, x->n_rows, "scale",
+        cuda_launch_scale(s->handle, x->data, x->row_stride, positions, x->n_rows, x->n_cols, &p));
+}
+
 int act_mul_cuda(struct stream *stream, struct tensor *y, const struct tensor *gate,
                  const struct tensor *up, enum activation kind)
 {

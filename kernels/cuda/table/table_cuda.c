@@ -30,6 +30,7 @@ static const struct op_table op_table_cuda_set = {
     .layer_norm = layer_norm_cuda,
     .add = add_cuda,
     .add_bias = add_bias_cuda,
+    .scale = scale_cuda,
     .act_mul = act_mul_cuda,
     .act_prepare = act_prepare_cuda,
     .norm_prepare = norm_prepare_cuda,

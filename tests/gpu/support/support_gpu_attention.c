@@ -105,8 +105,17 @@ void gpu_world_slope(struct gpu_world *w)
     w->device_slopes = gpu_upload(w->slopes, w->n_heads * sizeof(float));
 }
 
-/* `slopes` has all heads, in the memory that the op reads. */
-static struct attention_params params_of(const struct gpu_world *w, const float *slopes)
+void gpu_world_sink(struct gpu_world *w)
+{
+    w->sinks = malloc(w->n_heads * sizeof(float));
+    for (uint32_t h = 0; h < w->n_heads; h++) /* from without effect to above all keys */
+        w->sinks[h] = (float)(h * 5 % 13) * 6.0f - 30.0f;
+    w->device_sinks = gpu_upload(w->sinks, w->n_heads * sizeof(float));
+}
+
+/* `slopes` and `sinks` have all heads, in the memory that the op reads. */
+static struct attention_params params_of(const struct gpu_world *w, const float *slopes,
+                                         const float *sinks)
 {
     return (struct attention_params){.n_heads = w->rank_heads,
                                      .head_begin = w->head_begin,
@@ -115,7 +124,9 @@ static struct attention_params params_of(const struct gpu_world *w, const float 
                                      .scale = 1.0f / sqrtf((float)w->s.head_dim),
                                      .window = w->s.window,
                                      .softcap = w->s.softcap,
-                                     .slopes = slopes ? slopes + w->head_begin : NULL};
+                                     .chunk = w->chunk,
+                                     .slopes = slopes ? slopes + w->head_begin : NULL,
+                                     .sinks = sinks ? sinks + w->head_begin : NULL};
 }
 
 void gpu_world_fill(struct gpu_world *w)
@@ -145,7 +156,10 @@ void gpu_world_destroy(struct gpu_world *w)
     gpu_drop(w->device_tables, (size_t)w->n_seqs * w->stride * sizeof(uint32_t));
     if (w->slopes)
         gpu_drop(w->device_slopes, w->n_heads * sizeof(float));
+    if (w->sinks)
+        gpu_drop(w->device_sinks, w->n_heads * sizeof(float));
     free(w->slopes);
+    free(w->sinks);
     free(w->tables);
     free(w->q);
     free(w->k);
@@ -180,7 +194,7 @@ float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
                                    .n_rows = n,
                                    .n_seqs = w->n_seqs,
                                    .max_positions = max_positions};
-    struct attention_params params = params_of(w, w->device_slopes);
+    struct attention_params params = params_of(w, w->device_slopes, w->device_sinks);
     struct kv_layer kv = layer_of(w);
     gpu.stream->roles = roles;
     gpu.stream->n_roles = n_roles;
@@ -224,7 +238,7 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
                   v = tensor_view(w->v, DTYPE_F32, w->n_tokens, kv_cols),
                   tq = tensor_view(q, DTYPE_F32, n, cols), ty = tensor_view(y, DTYPE_F32, n, cols);
     struct attention_rows batch = {positions, seqs, NULL, w->tables, w->stride, n, w->n_seqs, 0};
-    struct attention_params params = params_of(w, w->slopes);
+    struct attention_params params = params_of(w, w->slopes, w->sinks);
     assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, slots), 0);
     assert_int_equal(op_attention(rig.stream, &ty, &tq, &kv, &batch, &params), 0);
     rig_close(&rig);
@@ -241,7 +255,7 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
 static double head_error(const struct gpu_world *w, struct gpu_row row, uint32_t h, const float *y)
 {
     uint32_t n = w->s.head_dim, end = row.position + 1;
-    uint32_t begin = w->s.window > 0 && end > w->s.window ? end - w->s.window : 0;
+    uint32_t begin = attention_first(row.position, w->s.window, w->chunk);
     size_t step = (size_t)w->s.n_kv * n, at = w->first[row.seq] * step + h / w->s.heads_per_kv * n;
     const float *q = w->q + ((size_t)(w->first[row.seq] + row.position) * w->n_heads + h) * n;
     double *p = malloc(end * sizeof(double)), max = -INFINITY, sum = 0.0, worst = 0.0, most = 0.0;
@@ -255,6 +269,10 @@ static double head_error(const struct gpu_world *w, struct gpu_row row, uint32_t
         if (w->slopes)
             p[i] -= (double)w->slopes[h] * (row.position - i);
         max = fmax(max, p[i]);
+    }
+    if (w->sinks) {
+        max = fmax(max, (double)w->sinks[h]);
+        sum = exp((double)w->sinks[h] - max);
     }
     for (uint32_t i = begin; i < end; i++)
         sum += p[i] = exp(p[i] - max);

@@ -21,6 +21,8 @@ struct gpu_world {
     size_t pool_bytes;
     void *pool_k, *pool_v, *device_tables;
     float *slopes, *device_slopes; /* ALiBi of the heads; NULL: none */
+    float *sinks, *device_sinks;   /* logits of the heads; NULL: none */
+    uint32_t chunk;                /* as in attention_params */
     /* heads of the rank; at first all heads */
     uint32_t head_begin, rank_heads, kv_begin, rank_kv;
 };
@@ -34,6 +36,8 @@ struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r);
 void gpu_world_destroy(struct gpu_world *w);
 /* Gives the heads ALiBi slopes, for all later calls. */
 void gpu_world_slope(struct gpu_world *w);
+/* Gives the heads sinks, for all later calls. */
+void gpu_world_sink(struct gpu_world *w);
 /* Writes K and V of all tokens into the cache (again), for the rank's KV heads. */
 void gpu_world_fill(struct gpu_world *w);
 

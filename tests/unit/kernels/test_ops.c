@@ -59,6 +59,39 @@ RUN_ACT(run_relu, ACTIVATION_RELU)
 RUN_ACT(run_relu2, ACTIVATION_RELU2)
 RUN_ACT(run_oai, ACTIVATION_GATED_OAI)
 
+/* The row's first elements give its factors: a table by position, and a gate. */
+static void run_scaled(const struct rig *rig, struct tensor *y, const struct tensor *x,
+                       float softcap)
+{
+    static const float by_position[3] = {1.0f, 1.25f, 1.5f};
+    static const uint32_t positions[1] = {70};
+    for (uint32_t r = 0; r < y->n_rows; r++) {
+        struct tensor row = tensor_rows(y, r, 1), gate = tensor_rows(x, r, 1);
+        gate.n_cols = 1;
+        const struct scale_params p = {.factor = 3.5f,
+                                       .softcap = softcap,
+                                       .by_position = by_position,
+                                       .period = 32,
+                                       .gate = &gate};
+        memcpy(tensor_row_f32(y, r), tensor_row_f32(x, r), y->n_cols * sizeof(float));
+        assert_int_equal(op_scale(rig->stream, &row, positions, &p), 0);
+    }
+}
+
+static void run_scale(const struct rig *rig, struct tensor *y, const struct tensor *x,
+                      const float *w)
+{
+    (void)w;
+    run_scaled(rig, y, x, 0.0f);
+}
+
+static void run_softcap(const struct rig *rig, struct tensor *y, const struct tensor *x,
+                        const float *w)
+{
+    (void)w;
+    run_scaled(rig, y, x, 4.0f);
+}
+
 static double want_rms(const float *x, const float *w, uint32_t n, uint32_t i)
 {
     double sum = 0;
@@ -133,6 +166,18 @@ static double want_oai(const float *x, const float *w, uint32_t n, uint32_t i)
     return g / (1 + exp(-1.702 * g)) * (u + 1);
 }
 
+static double want_scale(const float *x, const float *w, uint32_t n, uint32_t i)
+{
+    (void)w;
+    (void)n;
+    return (double)x[i] * 3.5 * 1.5 / (1 + exp(-(double)x[0]));
+}
+
+static double want_softcap(const float *x, const float *w, uint32_t n, uint32_t i)
+{
+    return 4 * tanh(want_scale(x, w, n, i) / 4);
+}
+
 static const struct op_case {
     const char *name;
     run_fn *run;
@@ -150,6 +195,8 @@ static const struct op_case {
     {"relu", run_relu, want_relu, 1e-7},
     {"relu2", run_relu2, want_relu2, 2e-7},
     {"gated_oai", run_oai, want_oai, 1e-6},
+    {"scale", run_scale, want_scale, 5e-7},
+    {"softcap", run_softcap, want_softcap, 1e-5}, /* the error is relative to the cap */
 };
 
 static void check_case(const struct op_case *c, uint32_t n, struct random *r)

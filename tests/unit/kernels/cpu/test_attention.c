@@ -27,6 +27,9 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES };
 static const float slopes[9] = {0.5f,   0.25f,  0.70710678f, 0.00390625f, 0.0625f,
                                 0.125f, 0.011f, 1.0f,        0.03125f};
 
+/* Logits of sinks: without effect, like a key, and above all keys. */
+static const float sinks[9] = {-80.0f, 0.0f, 3.0f, 40.0f, -1.5f, 7.0f, 0.25f, 120.0f, -20.0f};
+
 /* Combines every shape with every type of cache. A walk over every second or third setup still
  * meets every type. */
 static struct setup setup_at(int i)
@@ -70,8 +73,10 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
             continue;
         for (uint32_t h = 0; h < s->n_heads; h++) {
             double p[MAX_TOKENS], max = -1e300, sum = 0, want[256] = {0};
-            uint32_t g = h / (s->n_heads / s->n_kv), n = w->positions[t] + 1,
-                     begin = s->window > 0 && n > s->window ? n - s->window : 0;
+            uint32_t g = h / (s->n_heads / s->n_kv), n = w->positions[t] + 1, begin = 0;
+            while ((s->window > 0 && n - begin > s->window) ||
+                   (w->chunk > 0 && begin / w->chunk < w->positions[t] / w->chunk))
+                begin++;
             const float *q = w->q + ((size_t)t * s->n_heads + h) * s->head_dim;
             for (uint32_t j = begin; j < n; j++) {
                 size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim;
@@ -84,6 +89,10 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
                 if (w->slopes)
                     p[j] -= (double)w->slopes[h] * (n - 1 - j);
                 max = fmax(max, p[j]);
+            }
+            if (w->sinks) {
+                max = fmax(max, (double)w->sinks[h]);
+                sum = exp((double)w->sinks[h] - max);
             }
             for (uint32_t j = begin; j < n; j++)
                 sum += p[j] = exp(p[j] - max);
@@ -114,6 +123,8 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
         struct setup setup = setup_at(i < N_SETUPS ? i : 2 * (i - N_SETUPS));
         struct world w = make_world(&setup, &r);
         w.slopes = i < N_SETUPS ? NULL : slopes;
+        w.sinks = i % 2 ? sinks : NULL;
+        w.chunk = i % 5 == 3 ? 100 : 0;
         size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
         float *first = run_world("ref", 1, &w, w.n_tokens);
         check_against_float64(&w, first, false);
@@ -148,6 +159,7 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
         struct world w = make_world(&setup, &r);
         const struct setup *s = w.s;
         w.slopes = i % 3 == 1 ? slopes : NULL;
+        w.sinks = i % 3 == 2 ? sinks : NULL;
         uint32_t cols = s->n_heads * s->head_dim, last[3], t = 0;
         for (uint32_t seq = 0; seq < w.n_seqs; seq++) {
             t += s->lengths[seq];
@@ -179,7 +191,8 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
                                               .scale = 1.0f / sqrtf((float)s->head_dim),
                                               .window = s->window,
                                               .softcap = s->softcap,
-                                              .slopes = w.slopes};
+                                              .slopes = w.slopes,
+                                              .sinks = w.sinks};
             assert_int_equal(op_attention(rig.stream, &ty, &tq, &kv, &rows, &params), 0);
             for (uint32_t seq = 0; seq < w.n_seqs; seq++)
                 assert_same_bits(out + seq * cols, y + (size_t)last[seq] * cols,
@@ -203,6 +216,7 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
     static const struct setup whole = {D, HEADS, KV, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
     struct world w = make_world(&whole, &r);
     w.slopes = slopes;
+    w.sinks = sinks;
     for (const char *const *set = linear_sets(); *set != NULL; set++) {
         float *all = run_world(*set, 1, &w, N);
         struct rig rig = rig_open(*set, 2);
@@ -221,7 +235,8 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
                                           .kv_begin = 1,
                                           .heads_per_kv = 3,
                                           .scale = 0.125f,
-                                          .slopes = slopes + BEGIN};
+                                          .slopes = slopes + BEGIN,
+                                          .sinks = sinks + BEGIN};
         assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, w.slots), 0);
         assert_int_equal(op_attention(rig.stream, &out, &q, &kv, &rows, &params), 0);
         for (uint32_t t = 0; t < N; t++)
@@ -252,6 +267,7 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
     for (size_t i = 0; i < sizeof(longs) / sizeof(longs[0]); i++) {
         struct world w = make_world(&longs[i], &r);
         w.slopes = i % 2 ? slopes : NULL;
+        w.sinks = i > 0 ? sinks : NULL;
         size_t cols = (size_t)longs[i].n_heads * longs[i].head_dim;
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
             float *whole = NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cpu/dense.h"
+#include "kernels/cpu/inner.h"
 #include "kernels/cpu/ref/ref.h"
 
 enum { RUN = 32 };
@@ -104,8 +105,8 @@ float *attend_in_tile_order(const struct world *w)
     for (uint32_t t = 0; t < w->n_tokens; t++)
         for (uint32_t h = 0; h < s->n_heads; h++) {
             struct part all = {.sum = 0.0f}, part = {.sum = 0.0f};
-            uint32_t n = w->positions[t] + 1,
-                     begin = s->window > 0 && n > s->window ? n - s->window : 0;
+            uint32_t n = w->positions[t] + 1;
+            uint32_t begin = attention_first(w->positions[t], s->window, w->chunk);
             size_t head = (size_t)(h / (s->n_heads / s->n_kv)) * s->head_dim,
                    at = t * cols + (size_t)h * s->head_dim;
             for (uint32_t base = 0; base < n; base += ATTENTION_PARTITION) {
@@ -115,8 +116,10 @@ float *attend_in_tile_order(const struct world *w)
                        w->positions[t] - base, begin > base ? begin - base : 0, end, &part);
                 fold(&all, &part, s->head_dim);
             }
+            const struct attention_tile tile = {.n_heads = s->n_heads, .sinks = w->sinks};
+            float factor = attention_factor(&tile, h, all.max, all.sum);
             for (uint32_t d = 0; d < s->head_dim; d++)
-                y[at + d] = all.out[d] * (1.0f / all.sum);
+                y[at + d] = all.out[d] * factor;
         }
     free(k);
     free(v);

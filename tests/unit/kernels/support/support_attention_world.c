@@ -87,7 +87,9 @@ void step(const struct rig *rig, const struct world *w, const struct kv_layer *k
                                       .scale = 1.0f / sqrtf((float)s->head_dim),
                                       .window = s->window,
                                       .softcap = s->softcap,
-                                      .slopes = w->slopes};
+                                      .slopes = w->slopes,
+                                      .sinks = w->sinks,
+                                      .chunk = w->chunk};
     assert_int_equal(op_kv_write(rig->stream, kv, &k, &v, w->slots + begin), 0);
     assert_int_equal(op_attention(rig->stream, &out, &q, kv, &rows, &params), 0);
 }

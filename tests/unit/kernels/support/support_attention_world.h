@@ -21,6 +21,8 @@ struct world {
     uint32_t *positions, *seqs, *slots, *tables;
     float *q, *k, *v;
     const float *slopes; /* ALiBi of the heads; NULL: none */
+    const float *sinks;  /* logits of the heads; NULL: none */
+    uint32_t chunk;      /* as in attention_params */
 };
 
 struct world make_world(const struct setup *s, struct random *r);

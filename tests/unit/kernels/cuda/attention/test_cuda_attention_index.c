@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/attention/attention_index.h"
 #include "kernels/cuda/attention/attention_maths.h"
+#include "kernels/ops.h"
 
 static void test_exp2_is_near_and_exact_where_it_must_be(void **state)
 {
@@ -47,12 +48,39 @@ static void test_softcap_is_a_tanh(void **state)
     assert_true(attention_score(3.0f, 2.0f, 0.0f) == 6.0f);
 }
 
+static void test_chunks_begin_at_their_multiples(void **state)
+{
+    (void)state;
+    for (uint32_t position = 0; position < 700; position += 7)
+        for (uint32_t window = 0; window < 300; window += 60)
+            for (uint32_t chunk = 0; chunk < 400; chunk += 130) {
+                struct attention_span span = attention_span_of(position, window, chunk);
+                assert_int_equal(span.begin, attention_first(position, window, chunk));
+                assert_int_equal(span.end, position + 1);
+                assert_true(!chunk || span.begin / chunk == position / chunk);
+            }
+}
+
+static void test_sinks_add_to_the_sum_alone(void **state)
+{
+    const float sinks[3] = {-100.0f, 1.0f, 50.0f};
+    (void)state;
+    struct attention_sunk none = attention_sunk_of(NULL, 2, 4.0f);
+    assert_true(attention_sunk_result(none, 3.0f, 7.0f) == attention_result(3.0f, 7.0f));
+    for (uint32_t h = 0; h < 3; h++) {
+        struct attention_sunk sunk = attention_sunk_of(sinks, h, 2.0f);
+        double x = 3.0, sum = 7.0, most = 2.0 * log(2.0);
+        double wanted = x / (sum + exp((double)sinks[h] - most));
+        assert_true(fabs((double)attention_sunk_result(sunk, 3.0f, 7.0f) - wanted) < 1e-6);
+    }
+}
+
 static void test_spans_are_what_a_row_sees(void **state)
 {
     (void)state;
     for (uint32_t position = 0; position < 1400; position += 13)
         for (uint32_t window = 0; window < 700; window += 129) {
-            struct attention_span span = attention_span_of(position, window);
+            struct attention_span span = attention_span_of(position, window, 0);
             uint32_t n_groups = decode_group_count(1400), first, seen = 0;
             uint32_t end = decode_groups(span, n_groups, &first);
             for (uint32_t p = 0; p < 1500; p++)
@@ -276,6 +304,8 @@ int main(void)
         cmocka_unit_test(test_exp2_is_near_and_exact_where_it_must_be),
         cmocka_unit_test(test_softcap_is_a_tanh),
         cmocka_unit_test(test_spans_are_what_a_row_sees),
+        cmocka_unit_test(test_chunks_begin_at_their_multiples),
+        cmocka_unit_test(test_sinks_add_to_the_sum_alone),
         cmocka_unit_test(test_lanes_load_every_element_once),
         cmocka_unit_test(test_shared_memory_fits_and_does_not_overlap),
         cmocka_unit_test(test_chunks_of_a_tile_are_apart_and_in_different_banks),

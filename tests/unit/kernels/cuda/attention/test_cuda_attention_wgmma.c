@@ -176,8 +176,8 @@ static void test_masks_when_partitions_are_whole_then_they_need_none(void **stat
     for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++)
         for (uint32_t from = 0; from < 600; from += 37)
             for (uint32_t n = 1; n < 140; n += 23) {
-                struct attention_span first = attention_span_of(from, windows[w]);
-                struct attention_span last = attention_span_of(from + n - 1, windows[w]);
+                struct attention_span first = attention_span_of(from, windows[w], 0);
+                struct attention_span last = attention_span_of(from + n - 1, windows[w], 0);
                 uint32_t begin, end = prefill_partitions(first, last, &begin);
                 struct wga_whole whole = wga_whole_of(first, last, begin);
                 for (uint32_t p = begin; p < end; p++) {
