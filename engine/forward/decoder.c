@@ -17,6 +17,8 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
 {
     uint32_t hidden = dec->shape->hidden_dim, vocab = dec->shape->vocab_size;
     const struct weight *w = dec->globals.linear[ARCH_OUTPUT];
+    const struct scale_params scale = {.factor = dec->shape->logit_scale,
+                                       .softcap = dec->shape->final_softcap};
     uint32_t max_rows = dec->cfg.plan->steps.max_rows;
     dec->stream->n_roles = 0; /* the head takes path D for every row */
     for (uint32_t begin = 0; begin < n; begin += max_rows) {
@@ -34,6 +36,8 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
             rc = op_linear(dec->stream, &y, dec->act, w);
         if (!rc && dec->globals.vector[ARCH_OUTPUT_BIAS])
             rc = op_add_bias(dec->stream, &y, dec->globals.vector[ARCH_OUTPUT_BIAS]);
+        if (!rc && (scale.factor != 1 || scale.softcap > 0))
+            rc = op_scale(dec->stream, &y, NULL, &scale);
         if (rc)
             return rc;
     }
@@ -44,7 +48,10 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
 static int run_embedding(struct decoder *dec, struct tensor *x)
 {
     const struct layer *globals = &dec->globals;
+    const struct scale_params scale = {.factor = dec->shape->embed_scale};
     int rc = op_embed(dec->stream, x, dec->mem.token_ids, globals->linear[ARCH_TOKEN_EMBD]);
+    if (!rc && scale.factor != 1)
+        rc = op_scale(dec->stream, x, NULL, &scale);
     if (!rc && globals->linear[ARCH_POSITION_EMBD]) {
         struct tensor places = view(dec->mem.h, x->n_rows, x->n_cols);
         rc =

@@ -13,7 +13,9 @@ enum {
     MAX_GRAPH_ROWS = 512,
     MIN_POSITIONS = 512,
     POSITIONS_GROWTH = 4,     /* a large factor, because each graph takes device memory */
-    MOST_OPS_OF_A_LAYER = 18, /* quantized layers have up to 13 */
+    MOST_OPS_OF_A_LAYER = 18, /* quantized layers have up to 13; scales add up to 3 */
+    OPS_OF_A_NORM = 2,        /* a head norm or post norm, and an add */
+    OPS_OF_EXPERTS = 24,      /* beyond those of an MLP */
     MOST_OPS_BESIDE = 8,      /* in embedding and head */
     /* rows per sequence in the memory plan, for drafts; larger buckets share that memory */
     MOST_ROWS_OF_A_SEQUENCE = 4,
@@ -91,10 +93,23 @@ static uint32_t most_rows(const struct step_sizes *steps)
     return n < MAX_GRAPH_ROWS ? n : MAX_GRAPH_ROWS;
 }
 
+/* Ops that a weight brings beyond those of every layer. */
+static uint32_t more_ops(enum arch_slot slot)
+{
+    if (slot == ARCH_ROUTER)
+        return OPS_OF_EXPERTS;
+    return arch_slot_facts(slot)->is_norm && slot != ARCH_ATTN_NORM && slot != ARCH_FFN_NORM
+               ? OPS_OF_A_NORM
+               : 0;
+}
+
 /* Most device memory of one graph. */
 static uint64_t most_bytes_of_a_graph(const struct rank_plan *plan)
 {
     uint64_t n_ops = (uint64_t)plan->split.n_layers * MOST_OPS_OF_A_LAYER + MOST_OPS_BESIDE;
+    for (uint32_t i = 0; i < plan->n_places; i++)
+        if (plan->places[i].slot >= ARCH_FIRST_LAYER_SLOT)
+            n_ops += more_ops(plan->places[i].slot);
     return n_ops * GRAPH_OP_BYTES;
 }
 

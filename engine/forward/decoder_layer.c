@@ -118,9 +118,7 @@ static int row_prepare(struct decoder *dec, const struct linear_part *what,
                           dec->comm);
 }
 
-/* sum += W·act + bias, for a weight that is split by inputs. The bias is added once, after the sum
- * over ranks. `y` is scratch, or the result if `sum` is NULL. */
-static int linear_row(struct decoder *dec, const struct linear_part *what)
+int decoder_linear_row(struct decoder *dec, const struct linear_part *what)
 {
     struct tensor partial = view(dec->mem.partial, what->y->n_rows, what->y->n_cols);
     if (!dec->comm || dec->comm->size == 1)
@@ -131,18 +129,25 @@ static int linear_row(struct decoder *dec, const struct linear_part *what)
     return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
 }
 
+int decoder_add_branch(struct decoder *dec, const struct layer *at, struct tensor *y,
+                       enum arch_slot post_norm, struct tensor *sum)
+{
+    const struct scale_params scale = {.factor = dec->shape->residual_scale};
+    int rc = at->vector[post_norm] ? decoder_norm(dec, at, post_norm, y, y) : 0;
+    if (!rc && scale.factor != 1)
+        rc = op_scale(dec->stream, y, NULL, &scale);
+    return rc || !sum ? rc : op_add(dec->stream, sum, y);
+}
+
 /* Ends a branch of the layer: y = W·act + bias. Then y is normed, if the model has such a norm, and
  * added to `sum` (NULL: y is the result). */
 static int end_branch(struct decoder *dec, const struct layer *at, struct linear_part what,
                       enum arch_slot post_norm, struct tensor *sum)
 {
-    bool has_norm = at->vector[post_norm] != NULL;
-    what.sum = has_norm ? NULL : sum;
-    int rc = linear_row(dec, &what);
-    if (rc || !has_norm)
-        return rc;
-    rc = decoder_norm(dec, at, post_norm, what.y, what.y);
-    return rc || !sum ? rc : op_add(dec->stream, sum, what.y);
+    bool adds = !at->vector[post_norm] && dec->shape->residual_scale == 1;
+    what.sum = adds ? sum : NULL;
+    int rc = decoder_linear_row(dec, &what);
+    return rc || adds ? rc : decoder_add_branch(dec, at, what.y, post_norm, sum);
 }
 
 /* --- attention --- */
@@ -198,6 +203,8 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     int rc = project(dec, at, &q, &k, &v);
     if (!rc)
         rc = rotate_and_store(dec, at, rows, &q, &k, &v);
+    if (!rc && at->facts->mixer->has_temperature && dec->temperature.by_position)
+        rc = op_scale(dec->stream, &q, rows->positions, &dec->temperature);
     if (!rc)
         rc = op_attention(dec->stream, &mixed, &q, &at->kv, rows, &at->attention);
     will_read_ffn(dec, at);
@@ -237,6 +244,16 @@ static int dense_ffn(struct decoder *dec, const struct layer *at, const struct l
     return rc ? rc : end_branch(dec, at, down, ARCH_FFN_POST_NORM, sum);
 }
 
+/* The same over norm(x). */
+static int normed_ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
+                      enum arch_slot norm, const struct tensor *x, struct tensor *out,
+                      struct tensor *sum)
+{
+    struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    int rc = decoder_norm_prepare(dec, at, norm, &h, x, at->ffn_kinds);
+    return rc ? rc : dense_ffn(dec, at, next, out, sum);
+}
+
 /* In a parallel layer without an FFN norm, the FFN reads the attention's norm. */
 static enum arch_slot ffn_norm(const struct layer *at, bool parallel)
 {
@@ -259,9 +276,10 @@ int decoder_run_layer(struct decoder *dec, const struct layer *at, const struct 
     if (!rc && has_attention)
         rc = attention(dec, at, rows, &from_attention, parallel ? NULL : x);
     if (!rc && has_ffn)
-        rc = decoder_norm_prepare(dec, at, ffn_norm(at, parallel), &h, x, at->ffn_kinds);
-    if (!rc && has_ffn)
-        rc = dense_ffn(dec, at, next, &from_ffn, parallel ? NULL : x);
+        rc = at->experts ? decoder_run_experts(dec, at, ffn_norm(at, parallel), x, &from_ffn,
+                                               parallel ? NULL : x)
+                         : normed_ffn(dec, at, next, ffn_norm(at, parallel), x, &from_ffn,
+                                      parallel ? NULL : x);
     if (!rc && parallel)
         rc = op_add(dec->stream, x, &from_attention);
     if (!rc && parallel)

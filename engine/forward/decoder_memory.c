@@ -15,6 +15,24 @@ static void *place_array(struct decoder_memory *mem, unsigned char *base, uint64
     return base ? base + at : NULL;
 }
 
+static void place_experts(const struct rank_plan *plan, const struct model_shape *shape,
+                          unsigned char *base, struct decoder_memory *mem)
+{
+    const struct model_experts *e = &shape->experts;
+    uint64_t rows = plan->steps.max_rows;
+    mem->n_pairs = experts_max_pairs(plan->steps.max_rows, e->n_used);
+    uint64_t hidden = (uint64_t)mem->n_pairs * shape->hidden_dim;
+    uint64_t ffn = (uint64_t)mem->n_pairs * plan->split.most.expert_ffn;
+    mem->router_logits = place_array(mem, base, rows * e->n);
+    mem->shared_gate = place_array(mem, base, rows);
+    mem->routes = place_array(
+        mem, base, (experts_routes_bytes(plan->steps.max_rows, e->n_used, e->n) + 3) / 4);
+    mem->pair_rows = place_array(mem, base, hidden);
+    mem->pair_gate = place_array(mem, base, ffn);
+    mem->pair_up = place_array(mem, base, ffn);
+    mem->pair_partial = place_array(mem, base, plan->rank.tp > 1 ? hidden : 0);
+}
+
 static bool has_bare_norm(const struct model_shape *shape)
 {
     for (uint32_t i = 0; i < shape->n_layers; i++)
@@ -48,6 +66,11 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
         mem.inv_freq[i] = place_array(&mem, base, shape->ropes[i].n_rot / 2);
     mem.has_ones = has_bare_norm(shape);
     mem.ones = place_array(&mem, base, mem.has_ones ? most->head_dim : 0);
+    if (shape->temperature > 0)
+        mem.n_temperature = (uint32_t)(shape->context_tokens / shape->temperature_length) + 1;
+    mem.temperature = place_array(&mem, base, mem.n_temperature);
+    if (shape->experts.n)
+        place_experts(plan, shape, base, &mem);
     mem.slopes = place_array(&mem, base, shape->alibi_bias > 0 ? most->n_heads : 0);
     mem.inputs_at = mem.n_bytes;
     mem.token_ids = place_array(&mem, base, rows);
@@ -123,6 +146,21 @@ uint32_t decoder_memory_max_k(const struct rank_plan *plan, const struct model_s
     return most->ffn > k ? most->ffn : k;
 }
 
+uint32_t decoder_memory_expert_k(const struct rank_plan *plan, const struct model_shape *shape)
+{
+    uint32_t ffn = plan->split.most.expert_ffn;
+    return ffn > shape->hidden_dim ? ffn : shape->hidden_dim;
+}
+
+uint64_t decoder_memory_expert_act(const struct rank_plan *plan, const struct model_shape *shape,
+                                   const struct op_table *ops)
+{
+    if (!shape->experts.n)
+        return 0;
+    return ops->act_bytes(experts_max_pairs(plan->steps.max_rows, shape->experts.n_used),
+                          decoder_memory_expert_k(plan, shape));
+}
+
 uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape,
                                  const struct op_table *ops)
 {
@@ -132,5 +170,5 @@ uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct mode
                           ? aligned((uint64_t)plan->steps.n_logits * shape->vocab_size * 4)
                           : 0;
     return mem.n_bytes + ops->act_bytes(plan->steps.max_rows, decoder_memory_max_k(plan, shape)) +
-           logits;
+           decoder_memory_expert_act(plan, shape, ops) + logits;
 }

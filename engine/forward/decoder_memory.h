@@ -19,6 +19,13 @@ struct decoder_memory {
     float *inv_freq[ARCH_MAX_ROPES]; /* [n_rot / 2] */
     float *ones;                     /* [head_dim], for norms without weights */
     bool has_ones;
+    float *temperature; /* factors of queries: [context / length + 1] */
+    uint32_t n_temperature;
+    /* with experts: [max_rows, experts], [max_rows], routes, and of pairs of rows and experts */
+    float *router_logits, *shared_gate;
+    void *routes;
+    float *pair_rows, *pair_gate, *pair_up, *pair_partial;
+    uint32_t n_pairs;
     float *slopes; /* with ALiBi: [query heads of the rank] */
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
     uint32_t *sample_rows;                                   /* [max_logits] */
@@ -46,5 +53,10 @@ uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_
 void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *shape,
                        unsigned char *base, uint32_t i_layer, struct kv_layer *out_kv);
 
-/* Widest input of any linear on this rank. */
+/* Bytes of the prepared activations of experts; 0 without experts. */
+uint64_t decoder_memory_expert_act(const struct rank_plan *plan, const struct model_shape *shape,
+                                   const struct op_table *ops);
+/* Widest input of an expert's linears. */
+uint32_t decoder_memory_expert_k(const struct rank_plan *plan, const struct model_shape *shape);
+/* Widest input of any other linear on this rank. */
 uint32_t decoder_memory_max_k(const struct rank_plan *plan, const struct model_shape *shape);

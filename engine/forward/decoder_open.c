@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -13,7 +14,10 @@ static int bind_place(struct decoder *dec, const struct weight_place *place, str
     if (place->layer >= dec->split.n_layers)
         return error_set(err, STATUS_INTERNAL, "decoder: layer %u of %u", place->layer,
                          dec->split.n_layers);
-    if (place->desc.role == WEIGHT_VECTOR)
+    if (model_has_experts(place->slot))
+        layer->experts->by_expert[(place->slot - ARCH_EXPERT_GATE) / 2 * dec->shape->experts.n +
+                                  place->expert] = weight;
+    else if (place->desc.role == WEIGHT_VECTOR)
         layer->vector[place->slot] = weight_vector(weight);
     else
         layer->linear[place->slot] = weight;
@@ -49,15 +53,18 @@ static int bind_weights(struct decoder *dec, struct error *err)
         dec->layers[i].facts = &dec->shape->layers[dec->split.layer_begin + i];
         dec->layers[i].split = &dec->split.layers[i];
     }
+    int rc = decoder_experts_open(dec, err);
+    if (rc)
+        return rc;
     for (uint32_t i = 0; i < plan->n_places; i++) {
-        int rc = bind_place(dec, &plan->places[i], err);
+        rc = bind_place(dec, &plan->places[i], err);
         if (rc)
             return rc;
     }
     if (dec->cfg.model->tied_output && rank_is_last(&plan->rank) &&
         !dec->globals.linear[ARCH_OUTPUT])
         dec->globals.linear[ARCH_OUTPUT] = dec->globals.linear[ARCH_TOKEN_EMBD];
-    int rc = decoder_check_uses(dec, err);
+    rc = decoder_check_uses(dec, err);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++)
         set_kinds(&dec->layers[i]);
     return rc;
@@ -120,7 +127,7 @@ static int make_rope(struct decoder *dec, uint32_t i_set, float *host, struct er
     if (rc)
         return rc;
     dec->ropes[i_set] = (struct rope_params){
-        .style = dec->cfg.model->source->rope_style,
+        .style = dec->cfg.model->source.rope_style,
         .n_rot = set->n_rot,
         .inv_freq = dec->mem.inv_freq[i_set],
         .attention_factor = shape_rope_freqs(set, divided ? host + n : NULL, host),
@@ -180,6 +187,25 @@ static int make_ones(struct decoder *dec, struct error *err)
     return rc;
 }
 
+/* Uploads the factors that queries have by position: 1 + β·ln(1 + ⌊position / length⌋). */
+static int make_temperature(struct decoder *dec, struct error *err)
+{
+    uint32_t n = dec->mem.n_temperature;
+    float *host = n ? malloc(n * sizeof(float)) : NULL;
+    if (!n)
+        return 0;
+    if (!host)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for factors of queries");
+    for (uint32_t i = 0; i < n; i++)
+        host[i] = (float)(1 + dec->shape->temperature * log(1.0 + i));
+    int rc = upload_floats(dec, dec->mem.temperature, host, n, "factors of queries", err);
+    free(host);
+    dec->temperature = (struct scale_params){.factor = 1,
+                                             .by_position = dec->mem.temperature,
+                                             .period = (uint32_t)dec->shape->temperature_length};
+    return rc;
+}
+
 static void init_attention(struct decoder *dec)
 {
     for (uint32_t i = 0; i < dec->split.n_layers; i++) {
@@ -193,8 +219,10 @@ static void init_attention(struct decoder *dec)
             .heads_per_kv = at->facts->n_heads / at->facts->n_kv_heads,
             .scale = shape_attn_scale(dec->shape, at->facts),
             .window = at->facts->window,
+            .chunk = at->facts->chunk,
             .softcap = dec->shape->attn_softcap,
             .slopes = dec->shape->alibi_bias > 0 ? dec->mem.slopes : NULL,
+            .sinks = at->vector[ARCH_ATTN_SINKS],
         };
     }
 }
@@ -220,6 +248,10 @@ int decoder_create(const struct decoder_config *cfg, struct decoder **out_decode
         rc = make_alibi(dec, err);
     if (!rc)
         rc = make_ones(dec, err);
+    if (!rc)
+        rc = make_temperature(dec, err);
+    if (!rc)
+        rc = decoder_experts_start(dec, err);
     init_attention(dec);
     if (!rc)
         rc = decoder_inputs_init(dec, err);
@@ -245,6 +277,7 @@ void decoder_destroy(struct decoder *dec)
         ops->free(dec->stream->device, dec->kv_memory, dec->kv_bytes);
     if (dec->memory)
         ops->free(dec->stream->device, dec->memory, dec->memory_bytes);
+    decoder_experts_close(dec);
     free(dec->layers);
     free(dec);
 }
@@ -255,6 +288,7 @@ void decoder_get_taken(const struct decoder *dec, uint64_t *out_kv_bytes,
     const struct rank_plan *plan = dec->cfg.plan;
     uint32_t max_k = decoder_memory_max_k(plan, dec->shape);
     *out_kv_bytes = dec->kv_bytes;
-    *out_workspace_bytes =
-        dec->memory_bytes + dec->stream->ops->act_bytes(plan->steps.max_rows, max_k);
+    *out_workspace_bytes = dec->memory_bytes +
+                           dec->stream->ops->act_bytes(plan->steps.max_rows, max_k) +
+                           decoder_memory_expert_act(plan, dec->shape, dec->stream->ops);
 }

@@ -21,6 +21,20 @@ struct layer {
     struct attention_params attention;
     const struct rope_params *rope;
     uint32_t attention_kinds, ffn_kinds; /* activation formats that Q, K, V and gate, up read */
+    struct layer_experts *experts;       /* owned; NULL without experts */
+};
+
+/* The experts of a layer: what the ops read, and the weights by expert. */
+struct layer_experts {
+    struct experts weights;
+    struct router_params router;
+    const struct weight *by_expert[]; /* [3][n]: gate, up, down */
+};
+
+/* Memory for the experts of one layer at a time. */
+struct decoder_experts {
+    struct expert_routes routes;
+    struct expert_work work; /* work.act is owned; NULL without experts */
 };
 
 /* A step's inputs in host memory, in the layout of the device. */
@@ -52,6 +66,8 @@ struct decoder {
     struct act *act;
     struct rope_params ropes[ARCH_MAX_ROPES];
     struct rope_params no_rope;
+    struct scale_params temperature; /* scales queries; by_position NULL: not at all */
+    struct decoder_experts experts;
     struct decoder_inputs inputs;
     uint32_t n_rows;               /* rows of the last step */
     struct decoder_graphs *graphs; /* NULL: steps run op by op */
@@ -97,6 +113,25 @@ int decoder_norm_prepare(struct decoder *dec, const struct layer *at, enum arch_
 /* y = norm(x); y may be x. */
 int decoder_norm(struct decoder *dec, const struct layer *at, enum arch_slot norm, struct tensor *y,
                  const struct tensor *x);
+
+/* sum += W·act + bias, for a weight that is split by inputs. The bias is added once, after the sum
+ * over ranks. `y` is scratch, or the result if `sum` is NULL. */
+int decoder_linear_row(struct decoder *dec, const struct linear_part *what);
+/* Norms and scales a branch of the layer, if the model does, and adds it to `sum` (NULL: y is the
+ * result). */
+int decoder_add_branch(struct decoder *dec, const struct layer *at, struct tensor *y,
+                       enum arch_slot post_norm, struct tensor *sum);
+
+/* decoder_experts.c: the FFN of a layer with experts. */
+
+/* Makes at->experts of the layers that have experts, before weights are bound. */
+int decoder_experts_open(struct decoder *dec, struct error *err);
+/* Fills them from the bound weights, and makes the memory that their ops use. */
+int decoder_experts_start(struct decoder *dec, struct error *err);
+void decoder_experts_close(struct decoder *dec);
+/* sum += experts(norm(x)); `out` is scratch, or the result if sum is NULL. */
+int decoder_run_experts(struct decoder *dec, const struct layer *at, enum arch_slot norm,
+                        const struct tensor *x, struct tensor *out, struct tensor *sum);
 
 /* decoder_use.c: checks that every weight has a use, and the shape that this use needs. */
 int decoder_check_uses(const struct decoder *dec, struct error *err);

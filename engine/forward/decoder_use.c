@@ -12,7 +12,7 @@ static bool has(const struct layer *at, enum arch_slot slot)
 static int check_slot(const struct decoder *dec, const struct layer *at, enum arch_slot slot,
                       bool needed, struct error *err)
 {
-    const struct arch_tensor *row = arch_find_tensor(dec->cfg.model->source, slot);
+    const struct arch_tensor *row = arch_find_tensor(&dec->cfg.model->source, slot);
     if (!needed || has(at, slot))
         return 0;
     return error_set(err, STATUS_INTERNAL, "decoder: %s: no weight for slot %d (%s)",
@@ -88,6 +88,28 @@ static int check_ffn(const struct decoder *dec, const struct layer *at, struct e
     return rc ? rc : refuse_slot(dec, at, ARCH_FFN_GATE_BIAS, !gated, err);
 }
 
+static int check_experts(const struct decoder *dec, const struct layer *at, struct error *err)
+{
+    bool gated = at->facts->ffn->form == ARCH_FFN_GATED;
+    bool shared = dec->shape->experts.shared_ffn_dim > 0;
+    if (!dec->stream->ops->experts)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "kernels %s: layers of experts are not supported; use another device",
+                         dec->stream->ops->name);
+    int rc = check_slot(dec, at, ARCH_ROUTER, true, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_SHARED_UP, shared, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_SHARED_DOWN, shared, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_SHARED_GATE, shared && gated, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_SHARED_GATE, !shared || !gated, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_SHARED_ROUTER, !shared, err);
+    return rc ? rc : refuse_slot(dec, at, ARCH_EXPERT_GATE_BIAS, !gated, err);
+}
+
 int decoder_check_uses(const struct decoder *dec, struct error *err)
 {
     int rc = check_globals(dec, err);
@@ -98,10 +120,7 @@ int decoder_check_uses(const struct decoder *dec, struct error *err)
         if (!rc && at->facts->ffn->body == ARCH_FFN_DENSE)
             rc = check_ffn(dec, at, err);
         if (!rc && at->facts->ffn->body == ARCH_FFN_EXPERTS)
-            rc = error_set(err, STATUS_UNIMPLEMENTED,
-                           "architecture %s: layer %u has experts, which "
-                           "this version does not compute; use a model without experts",
-                           dec->arch->name, dec->split.layer_begin + i);
+            rc = check_experts(dec, at, err);
         if (!rc)
             rc = check_norms(dec, at, err);
     }

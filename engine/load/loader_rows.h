@@ -1,5 +1,5 @@
-/* loader_rows.h: reads rows of a weight from the checkpoint, wherever they lie in the file's
- * tensor: one after the other, between the rows of other weights, or as columns. Any thread. */
+/* loader_rows.h: reads rows of a weight from the checkpoint. In the file's tensor they lie one
+ * after the other, between the rows of other weights, or as columns. Any thread. */
 #pragma once
 
 #include <stddef.h>

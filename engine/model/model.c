@@ -41,8 +41,8 @@ uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *
 {
     uint32_t n_rows = 0;
     *out_begin = 0;
-    for (uint32_t i = 0; i < model->source->n_tensors; i++) {
-        const struct arch_tensor *t = &model->source->tensors[i];
+    for (uint32_t i = 0; i < model->source.n_tensors; i++) {
+        const struct arch_tensor *t = &model->source.tensors[i];
         if (t == row)
             *out_begin = n_rows;
         if (strcmp(t->name, row->name) == 0)
@@ -230,7 +230,7 @@ static int refuse_unused_tensors(const struct model *model, struct error *err)
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_tensor_at(model->ckpt, i);
         if (!is_bound(model, tensor) &&
-            !arch_names_begin(model->source->ignored_tensors, tensor->name))
+            !arch_names_begin(model->source.ignored_tensors, tensor->name))
             return checkpoint_unbuilt_tensor(
                 model->ckpt, tensor, err,
                 "this tensor is unknown in architecture %s with %u layers, and "
@@ -243,7 +243,7 @@ static int refuse_unused_tensors(const struct model *model, struct error *err)
 
 static int bind_tensors(struct model *model, struct error *err)
 {
-    const struct arch_source *source = model->source;
+    const struct arch_source *source = &model->source;
     size_t n_slots = slot_index(N_ARCH_SLOTS, model->shape.n_layers - 1);
     uint64_t n_found = 0;
     model->tensors = calloc(n_slots, sizeof(*model->tensors));
@@ -348,7 +348,8 @@ static int read_name(const struct checkpoint *ckpt, const char *key, char *out, 
 /* Finds the architecture by the first of the format's names that is known. `name` gets the name,
  * and *out_format the place where it stands. */
 static int find_arch(struct model *model, const struct arch *given, char name[MAX_ARCH_NAME],
-                     const struct format **out_format, struct error *err)
+                     const struct format **out_format, const struct arch_source **out_source,
+                     struct error *err)
 {
     const char *format = checkpoint_format(model->ckpt);
     int rc = 0;
@@ -360,10 +361,10 @@ static int find_arch(struct model *model, const struct arch *given, char name[MA
         if (rc)
             return rc;
         *out_format = &formats[i];
-        model->arch = given ? given : arch_find(format, name, &model->source);
+        model->arch = given ? given : arch_find(format, name, out_source);
         if (given)
-            model->source = arch_find_source(given, format, name);
-        if (model->source)
+            *out_source = arch_find_source(given, format, name);
+        if (*out_source)
             return 0;
     }
     if (!*out_format || given)
@@ -384,16 +385,19 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
     char name[MAX_ARCH_NAME] = "";
     const struct format *format = NULL;
     *model = (struct model){.ckpt = ckpt, .arch = arch};
-    int rc = find_arch(model, arch, name, &format, err);
+    const struct arch_source *source = NULL;
+    int rc = find_arch(model, arch, name, &format, &source, err);
     if (rc)
         return rc;
-    if (!arch_source_is_sound(model->arch, model->source))
+    if (!arch_source_init(&model->source, source))
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a model's table");
+    if (!arch_source_is_sound(model->arch, &model->source))
         return error_set(err, STATUS_INTERNAL, "architecture %s: its table for %s is not sound",
-                         model->arch->name, model->source->format);
+                         model->arch->name, model->source.format);
     char prefix[MAX_ARCH_NAME + 1] = "";
     if (format->has_prefix)
         snprintf(prefix, sizeof(prefix), "%s.", name);
-    rc = shape_read(ckpt, model->arch, model->source, prefix, &model->shape, err);
+    rc = shape_read(ckpt, model->arch, &model->source, prefix, &model->shape, err);
     if (!rc)
         rc = bind_tensors(model, err);
     if (!rc)
@@ -404,6 +408,7 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
 void model_fini(struct model *model)
 {
     shape_fini(&model->shape);
+    arch_source_fini(&model->source);
     free(model->tensors);
     free(model->expert_tensors);
     model->tensors = model->expert_tensors = NULL;

@@ -21,7 +21,7 @@ struct error;
 struct model {
     const struct checkpoint *ckpt; /* borrowed while the model is open */
     const struct arch *arch;
-    const struct arch_source *source;
+    struct arch_source source; /* with the rows of its bases */
     struct model_shape shape;
     struct model_info info;
     bool tied_output; /* the file has no output matrix: the token embedding serves as ARCH_OUTPUT */

@@ -139,7 +139,7 @@ static void set_role(const struct rank_plan *plan, const struct model *model,
     const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
     struct weight_desc *desc = &place->desc;
     desc->role = WEIGHT_LINEAR_COLUMN;
-    if (facts->rows == ARCH_DIM_ONE) {
+    if (facts->rows == ARCH_DIM_ONE && row->slot != ARCH_SHARED_ROUTER) {
         desc->role = WEIGHT_VECTOR;
     } else if (row->slot == ARCH_POSITION_EMBD ||
                (row->slot == ARCH_TOKEN_EMBD && !model->tied_output)) {
@@ -151,8 +151,9 @@ static void set_role(const struct rank_plan *plan, const struct model *model,
         desc->k_segments = *dim_segments(plan, place->layer, facts->cols);
     }
     bool linear = desc->role == WEIGHT_LINEAR_COLUMN || desc->role == WEIGHT_LINEAR_ROW;
-    /* A tied embedding also serves lookups. */
-    if (linear && row->slot != ARCH_TOKEN_EMBD && !dtype_is_quantized(desc->source))
+    /* A tied embedding also serves lookups. A router's rounding would choose other experts. */
+    if (linear && row->slot != ARCH_TOKEN_EMBD && row->slot != ARCH_ROUTER &&
+        !dtype_is_quantized(desc->source))
         desc->store = plan->store;
 }
 
@@ -250,7 +251,7 @@ static uint32_t n_parts(const struct model *model, const struct arch_tensor *row
 static int place_weights(struct rank_plan *plan, const struct model *model,
                          const struct op_table *ops, struct error *err)
 {
-    const struct arch_source *source = model->source;
+    const struct arch_source *source = &model->source;
     uint32_t n_layers = plan->split.n_layers;
     size_t n = 0;
     for (uint32_t i = 0; i < source->n_tensors; i++)

@@ -69,6 +69,7 @@ static void raise_most(struct rank_most *most, const struct layer_split *split,
     raise_to(&most->values, split->n_kv_heads * layer->v_dim);
     raise_to(&most->ffn, len_of(&split->ffn));
     raise_to(&most->ffn, len_of(&split->shared_ffn));
+    raise_to(&most->expert_ffn, len_of(&split->expert_ffn));
     raise_to(&most->n_heads, split->n_heads);
     raise_to(&most->n_kv_heads, split->n_kv_heads);
     raise_to(&most->head_dim, layer->k_dim > layer->v_dim ? layer->k_dim : layer->v_dim);

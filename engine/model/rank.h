@@ -34,7 +34,7 @@ struct layer_split {
 
 /* The largest numbers over the rank's layers. */
 struct rank_most {
-    uint32_t queries, mixed, keys, values, ffn; /* elements of a row */
+    uint32_t queries, mixed, keys, values, ffn, expert_ffn; /* elements of a row */
     uint32_t n_heads, n_kv_heads, head_dim;
 };
 

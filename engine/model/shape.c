@@ -95,6 +95,7 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
                      uint32_t k_dim, struct rope_set *s)
 {
     *s = (struct rope_set){.factor = 1,
+                           .attn_factor = 1,
                            .original_context = shape->context_tokens,
                            .ext_factor = 1,
                            .beta_fast = 32,
@@ -111,7 +112,8 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
         {ARCH_PARAM_ROPE_FACTOR, 1e-3, 1e6, SHAPE_UNSET, &s->factor},
         {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, 1, MODEL_MAX_CONTEXT, shape->context_tokens,
          &s->original_context},
-        {ARCH_PARAM_ROPE_ATTN_FACTOR, 0, 1e3, SHAPE_UNSET, &s->attn_factor},
+        {ARCH_PARAM_ROPE_ATTN_FACTOR, 1e-3, 1e3, SHAPE_UNSET, &s->attn_factor},
+        {ARCH_PARAM_ROPE_ATTENTION, 0, 1e3, SHAPE_UNSET, &s->attention},
         {ARCH_PARAM_ROPE_EXT_FACTOR, 0, 1, SHAPE_UNSET, &s->ext_factor},
         {ARCH_PARAM_ROPE_BETA_FAST, 1e-3, 1e6, SHAPE_UNSET, &s->beta_fast},
         {ARCH_PARAM_ROPE_BETA_SLOW, 1e-3, 1e6, SHAPE_UNSET, &s->beta_slow},

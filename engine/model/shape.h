@@ -34,7 +34,8 @@ struct rope_set {
     uint32_t n_rot; /* 0: the set is not used */
     enum rope_scaling scaling;
     double base, factor, original_context;
-    double attn_factor; /* 0: from the scaling's formula */
+    double attn_factor; /* multiplies the scaling's own factor of cos and sin */
+    double attention;   /* replaces that factor; 0: does not */
     double ext_factor, beta_fast, beta_slow;
     double mscale, mscale_all;  /* YaRN; 0: none */
     double low_freq, high_freq; /* llama 3 */

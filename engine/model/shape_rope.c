@@ -39,9 +39,11 @@ static double attention_factor(const struct rope_set *s)
 {
     if (s->scaling != ROPE_SCALING_YARN)
         return 1;
+    if (s->attention > 0)
+        return s->attention;
     if (s->mscale > 0 && s->mscale_all > 0)
         return mscale_of(s, s->mscale) / mscale_of(s, s->mscale_all);
-    return (1 + 0.1 * log(s->factor)) * (s->attn_factor > 0 ? s->attn_factor : 1);
+    return s->attn_factor * (1 + 0.1 * log(s->factor));
 }
 
 /* Llama 3: long waves are slowed down by the factor, short waves stay, with a ramp between. */

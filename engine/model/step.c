@@ -31,6 +31,7 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     size_t generated = place_array(&end, rows, sizeof(uint8_t));
     size_t starts = place_array(&end, seqs + 1, sizeof(uint32_t));
     size_t tables = place_array(&end, seqs * stride, sizeof(uint32_t));
+    size_t states = place_array(&end, seqs, sizeof(struct step_state));
     size_t sample = place_array(&end, seqs + limits->n_score_rows, sizeof(uint32_t));
     unsigned char *memory = aligned_alloc(ARRAY_ALIGN, end);
     if (!memory)
@@ -47,6 +48,7 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     batch->is_generated = memory + generated;
     batch->seq_start = (uint32_t *)(void *)(memory + starts);
     batch->block_tables = (uint32_t *)(void *)(memory + tables);
+    batch->states = (struct step_state *)(void *)(memory + states);
     batch->sample_rows = (uint32_t *)(void *)(memory + sample);
     *out_batch = batch;
     return 0;

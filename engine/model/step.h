@@ -17,6 +17,13 @@ struct step_limits {
     uint32_t n_score_rows;
 };
 
+/* The recurrent state of a sequence, for layers that have states in place of K and V. */
+struct step_state {
+    uint32_t slot;           /* place of the state, the sequence's own while it runs */
+    uint32_t first_position; /* position of the sequence's first row */
+    bool resets;             /* the state before that row is the empty sequence's */
+};
+
 /* Ragged: sequence s owns the adjacent rows [seq_start[s], seq_start[s + 1]), in ascending
  * position. */
 struct step_batch {
@@ -29,8 +36,9 @@ struct step_batch {
     uint32_t *seq_of_row;  /* [max_rows] */
     uint8_t *is_generated; /* [max_rows] 1: path D, 0: prompt token, path P (DESIGN, roles) */
     uint32_t *seq_start;   /* [max_seqs + 1] */
-    uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
-    uint32_t *sample_rows;  /* [max_seqs + n_score_rows] rows whose logits are computed */
+    uint32_t *block_tables;    /* [max_seqs][max_blocks_per_seq] */
+    struct step_state *states; /* [max_seqs] */
+    uint32_t *sample_rows;     /* [max_seqs + n_score_rows] rows whose logits are computed */
 };
 
 /* All arrays are in one allocation. *out_batch is owned. */

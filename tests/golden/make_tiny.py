@@ -39,20 +39,20 @@ ROWS = (0, 1, 31, 32, 63, 126, 127, 128, 129)  # the last row, too
 LENGTHS = (5, 33, 150)
 
 
-def tokenizer():
+def tokenizer(n_tokens=VOCAB):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=SPECIALS, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=n_tokens, special_tokens=SPECIALS, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
     t.train([str(HERE / "perplexity.txt")], trainer)
     import json
 
     doc = json.loads(t.to_str())["model"]
     tokens = [s for s, _ in sorted(doc["vocab"].items(), key=lambda p: p[1])]
-    assert len(tokens) == VOCAB
+    assert len(tokens) == n_tokens
     return tokens, [m if isinstance(m, str) else " ".join(m) for m in doc["merges"]]
 
 
@@ -72,6 +72,19 @@ def k_quant(kind, rows, columns, std, rng):
     return raw.reshape(rows, columns // 256 * size)
 
 
+def write_vocabulary(w, tokens, merges):
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("smollm")
+    w.add_token_list(tokens)
+    w.add_token_types([3 if t in SPECIALS else 1 for t in tokens])
+    w.add_token_merges(merges)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_pad_token_id(3)
+    w.add_add_bos_token(False)
+    w.add_chat_template(CHAT)
+
+
 def write_gguf(name, spec, tokens, merges):
     kind, tied, layers, hidden, ffn, heads, kv, base, eps = spec
     rng = np.random.default_rng(list(name.encode()))
@@ -87,16 +100,7 @@ def write_gguf(name, spec, tokens, merges):
     w.add_rope_freq_base(base)
     w.add_rope_dimension_count(hidden // heads)
     w.add_vocab_size(VOCAB)
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("smollm")
-    w.add_token_list(tokens)
-    w.add_token_types([3 if t in SPECIALS else 1 for t in tokens])
-    w.add_token_merges(merges)
-    w.add_bos_token_id(1)
-    w.add_eos_token_id(2)
-    w.add_pad_token_id(3)
-    w.add_add_bos_token(False)
-    w.add_chat_template(CHAT)
+    write_vocabulary(w, tokens, merges)
 
     def matrix(tensor, rows, columns, gain, as_kind=None):
         std = gain / np.sqrt(columns)
@@ -142,12 +146,12 @@ def write_gguf(name, spec, tokens, merges):
     w.close()
 
 
-def write_logits(name, hf):
+def write_logits(name, hf, vocab=VOCAB):
     rng = np.random.default_rng(5)
     with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
-        f.write(b"SLTL" + struct.pack("<II", len(LENGTHS), VOCAB))
+        f.write(b"SLTL" + struct.pack("<II", len(LENGTHS), vocab))
         for n in LENGTHS:
-            ids = rng.integers(0, VOCAB, n)
+            ids = rng.integers(0, vocab, n)
             r = hf(torch.from_numpy(ids)[None], output_attentions=True)
             logits = r.logits[0]
             rows = sorted({i for i in ROWS if i < n} | {n - 1})

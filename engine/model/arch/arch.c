@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct arch *const architectures[] = {&arch_llama, &arch_gpt2, &arch_bloom};
+#define ADDRESS(name) &arch_##name,
+static const struct arch *const architectures[] = {ARCH_EACH(ADDRESS)};
+#undef ADDRESS
 
 enum { N_ARCHITECTURES = sizeof(architectures) / sizeof(architectures[0]) };
 
@@ -14,7 +16,10 @@ const struct arch *arch_at(uint32_t i)
 
 const char *arch_names(void)
 {
-    return "llama, gpt2, bloom";
+#define QUOTED(name) ", " #name
+    static const char names[] = ARCH_EACH(QUOTED);
+#undef QUOTED
+    return names + 2;
 }
 
 const struct arch *arch_find(const char *format, const char *name,

@@ -272,7 +272,8 @@ enum arch_param_id {
     ARCH_PARAM_ROPE_SCALING, /* "none", "linear", "llama3", "yarn", "longrope" */
     ARCH_PARAM_ROPE_FACTOR,
     ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
-    ARCH_PARAM_ROPE_ATTN_FACTOR,
+    ARCH_PARAM_ROPE_ATTN_FACTOR, /* multiplies the scaling's own factor of cos and sin */
+    ARCH_PARAM_ROPE_ATTENTION,   /* replaces it; 0: does not */
     ARCH_PARAM_ROPE_EXT_FACTOR,
     ARCH_PARAM_ROPE_BETA_FAST,
     ARCH_PARAM_ROPE_BETA_SLOW,
@@ -343,6 +344,9 @@ struct arch_pattern {
 
 /* Names and settings of the architecture in one dialect of a source format. */
 struct arch_source {
+    /* Rows of `base` (NULL: none) come first. A row of the same slot, parameter or key replaces the
+     * base's row; a tensor whose name is NULL removes it. Patterns of the base apply last. */
+    const struct arch_source *base;
     const char *format;  /* as returned by checkpoint_format() */
     const char *aliases; /* names of the architecture in this dialect, separated by '|' */
     enum rope_style rope_style;
@@ -369,7 +373,16 @@ struct arch {
 
 #define ARCH_N_OF(array) (uint32_t)(sizeof(array) / sizeof((array)[0]))
 
-extern const struct arch arch_llama, arch_gpt2, arch_bloom;
+/* All architectures, in the order in which messages name them. */
+#define ARCH_EACH(X)       X(llama) X(qwen3) X(gpt2) X(bloom)
+#define ARCH_DECLARE(name) extern const struct arch arch_##name;
+ARCH_EACH(ARCH_DECLARE)
+#undef ARCH_DECLARE
+
+/* arch_base.c: the rows that most architectures share, those of the Llama block. */
+extern const struct arch_source arch_base_gguf, arch_base_hf;
+/* The keys of config.json that no architecture needs. */
+extern const struct arch_source arch_base_hf_keys;
 
 /* Finds the architecture and its source by the name that a file of this format gives. NULL if there
  * is none; *out_source (may be NULL) is untouched then. */
@@ -383,7 +396,11 @@ const struct arch_source *arch_find_source(const struct arch *arch, const char *
 const char *arch_names(void);
 /* The i-th architecture; NULL beyond the last. For tests of all tables. */
 const struct arch *arch_at(uint32_t i);
-/* NULL if the source does not have the slot. */
+/* Copies a source with the rows of its bases; out->base is NULL. False without memory. Call
+ * arch_source_fini() in any case. */
+bool arch_source_init(struct arch_source *out, const struct arch_source *from);
+void arch_source_fini(struct arch_source *source);
+/* The following calls take a source without a base. NULL if the source does not have the slot. */
 const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enum arch_slot slot);
 /* The parameter's row for this rope set or mixer; NULL if the source has none. */
 const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id,

@@ -1,4 +1,4 @@
-"""Models of other architectures than Llama through the programs: a tiny GPT-2 and a tiny BLOOM (tests/golden/tiny).
+"""Models of other architectures than Llama through the programs: a tiny GPT-2, a tiny BLOOM and a tiny Qwen3 (tests/golden/tiny).
 The answers are the same for each number of ranks and for each repetition. The server refuses a prompt or a context
 beyond the context length of the file. The manager refuses a file that is not supported."""
 import subprocess
@@ -9,9 +9,9 @@ import pytest
 from conftest import BIN, ROOT, names
 
 TINY = ROOT / "tests/golden/tiny"
-MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf"}
+MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf", "qwen3": TINY / "qwen3.gguf"}
 TEXT = "The first (and 2nd) answer, it's"
-CONTEXT = 200  # context length of both models
+CONTEXT = 200  # context length of each model
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,7 @@ static void test_every_row_is_brought_once_by_any_number_of_threads(void **state
             size_t n_bytes = p->desc.n_rows * row_bytes(&p->desc);
             unsigned char *wanted = malloc(n_bytes), *at = l.memory + p->offset_bytes;
             assert_non_null(wanted);
-            assert_int_equal(checkpoint_read_tensor_rows(l.ckpt, p->tensor, p->row_begin,
+            assert_int_equal(checkpoint_read_tensor_rows(l.ckpt, p->tensor, p->first,
                                                          p->desc.n_rows, wanted, &err),
                              0);
             assert_memory_equal(at, wanted, n_bytes);

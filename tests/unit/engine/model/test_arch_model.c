@@ -240,6 +240,7 @@ static void test_rope_freqs_scalings(void **state)
                          .base = 10000,
                          .factor = 4,
                          .original_context = 1024,
+                         .attn_factor = 1,
                          .ext_factor = 1,
                          .beta_fast = 32,
                          .beta_slow = 1,

@@ -226,18 +226,21 @@ static int make_llama(void **state)
 
 /* --- a descriptor of our own to change --- */
 
+enum { MAX_FIXED_KEYS = 32 };
+
 struct copy {
     struct arch arch;
     struct arch_source source;
     struct arch_param params[N_ARCH_PARAMS];
-    struct arch_fixed_key fixed_keys[16];
+    struct arch_fixed_key fixed_keys[MAX_FIXED_KEYS];
     struct arch_tensor tensors[N_ARCH_SLOTS];
 };
 
 static void copy_base(struct copy *c)
 {
-    const struct arch_source *from = arch_find_source(base, "gguf", base->name);
-    assert_true(from->n_params <= N_ARCH_PARAMS && from->n_fixed_keys <= 16);
+    struct arch_source merged, *from = &merged;
+    assert_true(arch_source_init(&merged, arch_find_source(base, "gguf", base->name)));
+    assert_true(from->n_params <= N_ARCH_PARAMS && from->n_fixed_keys <= MAX_FIXED_KEYS);
     c->arch = *base;
     c->source = *from;
     memcpy(c->params, from->params, from->n_params * sizeof(c->params[0]));
@@ -247,6 +250,8 @@ static void copy_base(struct copy *c)
     c->source.params = c->params;
     c->source.fixed_keys = c->fixed_keys;
     c->source.tensors = c->tensors;
+    c->source.patterns = NULL;
+    arch_source_fini(&merged);
 }
 
 static uint32_t n_mutations;

@@ -24,9 +24,13 @@ static void test_create_arrays_hold_their_capacity(void **state)
             arrays[a][i] = a * 1000 + i;
     for (uint32_t i = 0; i < 33; i++)
         b->is_generated[i] = 1;
+    for (uint32_t i = 0; i < 5; i++)
+        b->states[i] = (struct step_state){i, 100 + i, true};
     for (uint32_t a = 0; a < 7; a++)
         for (uint32_t i = 0; i < sizes[a]; i++)
             assert_int_equal(arrays[a][i], a * 1000 + i);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(b->states[i].slot + b->states[i].first_position, 100 + 2 * i);
     assert_int_equal(b->limits.max_rows, 33);
     b->n_rows = 3;
     b->n_seqs = 2;

@@ -1,0 +1,180 @@
+/* arch_base.c: what most architectures share in each format: the tensors and keys of the Llama
+ * block. A table names these rows as its base and states the differences. Biases are optional in
+ * the base; where a family has them always, its table requires them. */
+#include "engine/model/arch/arch.h"
+
+/* --- GGUF --- */
+
+static const struct arch_tensor gguf_tensors[] = {
+    {ARCH_TOKEN_EMBD, true, "token_embd.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT_NORM, true, "output_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT, false, "output.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_NORM, true, "blk.%u.attn_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q, true, "blk.%u.attn_q.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_BIAS, false, "blk.%u.attn_q.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K, true, "blk.%u.attn_k.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_BIAS, false, "blk.%u.attn_k.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V, true, "blk.%u.attn_v.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V_BIAS, false, "blk.%u.attn_v.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT, true, "blk.%u.attn_output.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT_BIAS, false, "blk.%u.attn_output.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, true, "blk.%u.ffn_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_GATE, true, "blk.%u.ffn_gate.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_GATE_BIAS, false, "blk.%u.ffn_gate.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP, true, "blk.%u.ffn_up.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP_BIAS, false, "blk.%u.ffn_up.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN, true, "blk.%u.ffn_down.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN_BIAS, false, "blk.%u.ffn_down.bias", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param gguf_params[] = {
+    {ARCH_PARAM_LAYERS, "block_count", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_CONTEXT, "context_length", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_HIDDEN, "embedding_length", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_FFN, "feed_forward_length", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_HEADS, "attention.head_count", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_KV_HEADS, "attention.head_count_kv", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_KEY_DIM, "attention.key_length", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_VALUE_DIM, "attention.value_length", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROT_DIM, "rope.dimension_count", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_NORM_EPS, "attention.layer_norm_rms_epsilon", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_ROPE_BASE, "rope.freq_base", ARCH_ABSENT_FALLBACK, 10000, 0},
+    {ARCH_PARAM_ROPE_SCALING, "rope.scaling.type", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROPE_FACTOR, "rope.scaling.factor", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, "rope.scaling.original_context_length", ARCH_ABSENT_DERIVE,
+     0, 0},
+    {ARCH_PARAM_ROPE_ATTN_FACTOR, "rope.scaling.attn_factor", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_EXT_FACTOR, "rope.scaling.yarn_ext_factor", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_BETA_FAST, "rope.scaling.yarn_beta_fast", ARCH_ABSENT_FALLBACK, 32, 0},
+    {ARCH_PARAM_ROPE_BETA_SLOW, "rope.scaling.yarn_beta_slow", ARCH_ABSENT_FALLBACK, 1, 0},
+};
+
+static const struct arch_fixed_key gguf_fixed_keys[] = {
+    {"rope.scaling.finetuned", true, 0}, /* describes training, not inference */
+    {"tensor_data_layout", true, 0},     /* a remark by old converters */
+    {"attention.causal", false, 1},
+};
+
+const struct arch_source arch_base_gguf = {
+    .format = "gguf",
+    .params = gguf_params,
+    .fixed_keys = gguf_fixed_keys,
+    .tensors = gguf_tensors,
+    .n_params = ARCH_N_OF(gguf_params),
+    .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
+    .n_tensors = ARCH_N_OF(gguf_tensors),
+};
+
+/* --- Hugging Face --- */
+
+/* Keys that describe the file, training or generation, and classes of other parts. */
+static const struct arch_fixed_key hf_keys[] = {
+    {"architectures", true, 0},
+    {"model_type", true, 0},
+    {"transformers_version", true, 0},
+    {"dtype", true, 0},
+    {"torch_dtype", true, 0},
+    {"use_cache", true, 0},
+    {"initializer_range", true, 0},
+    {"attention_dropout", true, 0},
+    {"bos_token_id", true, 0},
+    {"eos_token_id", true, 0},
+    {"pad_token_id", true, 0},
+    {"tie_word_embeddings", true, 0}, /* the file's output matrix decides */
+    {"generation_config.*", true, 0},
+    {"_name_or_path", true, 0},
+};
+
+const struct arch_source arch_base_hf_keys = {
+    .format = "hf",
+    .fixed_keys = hf_keys,
+    .n_fixed_keys = ARCH_N_OF(hf_keys),
+};
+
+#define LAYER "model.layers.%u."
+
+static const struct arch_tensor hf_tensors[] = {
+    {ARCH_TOKEN_EMBD, true, "model.embed_tokens.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT_NORM, true, "model.norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT, false, "lm_head.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_NORM, true, LAYER "input_layernorm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q, true, LAYER "self_attn.q_proj.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_BIAS, false, LAYER "self_attn.q_proj.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K, true, LAYER "self_attn.k_proj.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_BIAS, false, LAYER "self_attn.k_proj.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V, true, LAYER "self_attn.v_proj.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V_BIAS, false, LAYER "self_attn.v_proj.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT, true, LAYER "self_attn.o_proj.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT_BIAS, false, LAYER "self_attn.o_proj.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, true, LAYER "post_attention_layernorm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_GATE, true, LAYER "mlp.gate_proj.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_GATE_BIAS, false, LAYER "mlp.gate_proj.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP, true, LAYER "mlp.up_proj.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP_BIAS, false, LAYER "mlp.up_proj.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN, true, LAYER "mlp.down_proj.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN_BIAS, false, LAYER "mlp.down_proj.bias", ARCH_TRANSFORM_NONE},
+};
+
+/* transformers 5 writes rope_parameters; version 4 wrote rope_theta and rope_scaling. */
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_LAYERS, "num_hidden_layers", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_CONTEXT, "max_position_embeddings", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_HIDDEN, "hidden_size", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_FFN, "intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_HEADS, "num_attention_heads", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_KV_HEADS, "num_key_value_heads", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_NORM_EPS, "rms_norm_eps", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_ACTIVATION, "hidden_act", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROT_SHARE, "rope_parameters.partial_rotary_factor|partial_rotary_factor",
+     ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_BASE, "rope_parameters.rope_theta|rope_theta", ARCH_ABSENT_FALLBACK, 10000, 0},
+    {ARCH_PARAM_ROPE_SCALING, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",
+     ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROPE_FACTOR, "rope_parameters.factor|rope_scaling.factor", ARCH_ABSENT_FALLBACK, 1,
+     0},
+    {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
+     "rope_parameters.original_max_position_embeddings|"
+     "rope_scaling.original_max_position_embeddings",
+     ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROPE_ATTENTION, "rope_parameters.attention_factor|rope_scaling.attention_factor",
+     ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_ROPE_BETA_FAST, "rope_parameters.beta_fast|rope_scaling.beta_fast",
+     ARCH_ABSENT_FALLBACK, 32, 0},
+    {ARCH_PARAM_ROPE_BETA_SLOW, "rope_parameters.beta_slow|rope_scaling.beta_slow",
+     ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_TRUNCATE, "rope_parameters.truncate|rope_scaling.truncate",
+     ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_MSCALE, "rope_parameters.mscale|rope_scaling.mscale", ARCH_ABSENT_FALLBACK, 0,
+     0},
+    {ARCH_PARAM_ROPE_MSCALE_ALL, "rope_parameters.mscale_all_dim|rope_scaling.mscale_all_dim",
+     ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_ROPE_LOW_FREQ, "rope_parameters.low_freq_factor|rope_scaling.low_freq_factor",
+     ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_HIGH_FREQ, "rope_parameters.high_freq_factor|rope_scaling.high_freq_factor",
+     ARCH_ABSENT_FALLBACK, 4, 0},
+};
+
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    {"attention_bias", true, 0}, /* the file's tensors decide */
+    {"mlp_bias", true, 0},
+};
+
+static const struct arch_pattern hf_patterns[] = {
+    {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
+};
+
+const struct arch_source arch_base_hf = {
+    .base = &arch_base_hf_keys,
+    .format = "hf",
+    .params = hf_params,
+    .fixed_keys = hf_fixed_keys,
+    .tensors = hf_tensors,
+    .patterns = hf_patterns,
+    .n_params = ARCH_N_OF(hf_params),
+    .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+    .n_tensors = ARCH_N_OF(hf_tensors),
+    .n_patterns = ARCH_N_OF(hf_patterns),
+};

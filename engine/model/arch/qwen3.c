@@ -1,0 +1,53 @@
+/* qwen3.c: Qwen3, dense. The Llama block with an RMS norm of each head of Q and K before rope. Rope
+ * pairs are halves in both formats. Sliding windows are a key that no published model uses. */
+#include "engine/model/arch/arch.h"
+
+static const struct arch_tensor gguf_tensors[] = {
+    {ARCH_ATTN_Q_NORM, true, "blk.%u.attn_q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, true, "blk.%u.attn_k_norm.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_tensor hf_tensors[] = {
+    {ARCH_ATTN_Q_NORM, true, "model.layers.%u.self_attn.q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, true, "model.layers.%u.self_attn.k_norm.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    {"use_sliding_window", false, 0},
+    {"sliding_window", true, 0}, /* without effect if use_sliding_window is false */
+    {"max_window_layers", true, 0},
+};
+
+static const struct arch_source sources[] = {
+    {
+        .base = &arch_base_gguf,
+        .format = "gguf",
+        .aliases = "qwen3",
+        .rope_style = ROPE_HALF,
+        .tensors = gguf_tensors,
+        .n_tensors = ARCH_N_OF(gguf_tensors),
+    },
+    {
+        .base = &arch_base_hf,
+        .format = "hf",
+        .aliases = "Qwen3ForCausalLM|qwen3",
+        .rope_style = ROPE_HALF,
+        .fixed_keys = hf_fixed_keys,
+        .tensors = hf_tensors,
+        .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+        .n_tensors = ARCH_N_OF(hf_tensors),
+    },
+};
+
+const struct arch arch_qwen3 = {
+    .name = "qwen3",
+    .norm = ARCH_NORM_RMS,
+    .residual = ARCH_RESIDUAL_SEQUENTIAL,
+    .output = ARCH_OUTPUT_TIED_IF_ABSENT,
+    .mixers = {{.name = "full_attention", .rope = 0, .head_norm = ARCH_NORM_RMS}},
+    .ffns = {{.name = "dense", .form = ARCH_FFN_GATED, .activation = ACTIVATION_SILU}},
+    .n_mixers = 1,
+    .n_ffns = 1,
+    .sources = sources,
+    .n_sources = ARCH_N_OF(sources),
+};
