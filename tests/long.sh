@@ -2,7 +2,7 @@
 # Long tests: they take longer than every commit can wait for. Each part takes at most 60 minutes. Run them before an
 # issue is resolved; results go to docs/log.
 #
-#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers, or all
+#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers bench peers, or all
 set -uo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in
@@ -194,6 +194,11 @@ part_quickstart() { # README's first command from nothing but the tree, as on a 
     run "quickstart" tests/e2e/quickstart.sh
 }
 
+part_tokenizers() { # ids and texts of 66 tokenizers on 2,000 strings each, by tokenizers, sentencepiece, tiktoken, mistral-common
+    run "build dev" build dev
+    run "tokenizers" tests/golden/regen.sh --tokenizers "$root/build/dev/bin/tokenizer_ids"
+}
+
 part_bench() { # figures for docs/log
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
@@ -207,7 +212,7 @@ part_peers() { # other engines on the same models, run in turn; the table for do
 }
 
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart bench peers)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers bench peers)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

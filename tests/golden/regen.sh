@@ -3,8 +3,9 @@
 # ${XDG_CACHE_HOME:-~/.cache}/sluice/golden-venv (some 7 GB because of torch). A run takes a few minutes.
 #
 #     regen.sh               everything but the arithmetic table
-#     regen.sh NAME ...      make_NAME.py only: templates tokenizer dequant logits tiny tiny_gpt families sampler
+#     regen.sh NAME ...      make_NAME.py only: templates tokenizer tokenizers dequant logits tiny tiny_gpt families sampler
 #     regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
+#     regen.sh --tokenizers PROGRAM   compares tokenizer_ids with the reference tokenizers on 2,000 strings each
 #     regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
 #     regen.sh --compare-templates TEST
 #                            compares the engine with jinja2 on the chat templates in llama-cpp-python's source; TEST is
@@ -41,10 +42,13 @@ if [[ ${1:-} == --compare-templates ]]; then
     SLUICE_TEMPLATES=$folder/templates "$test" families
     exit
 fi
+if [[ ${1:-} == --tokenizers ]]; then
+    exec "$python" make_tokenizers.py --compare "$2"
+fi
 if [[ ${1:-} == arithmetic ]]; then
     exec "$python" arithmetic.py
 fi
-for name in "${@:-templates tokenizer dequant logits tiny tiny_gpt families sampler}"; do
+for name in "${@:-templates tokenizer tokenizers dequant logits tiny tiny_gpt families sampler}"; do
     for one in $name; do
         echo "== $one"
         "$python" "make_$one.py"

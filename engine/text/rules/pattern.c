@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "engine/format/escape.h"
 
-enum { JIT_STACK_START = 32 * 1024, JIT_STACK_LIMIT = 4 * 1024 * 1024 };
+enum { JIT_STACK_START = 32 * 1024, JIT_STACK_LIMIT = 64 * 1024 * 1024 };
 
 struct pattern {
     pcre2_code *code;

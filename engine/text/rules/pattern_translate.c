@@ -221,10 +221,45 @@ static int operand(struct reading *r, struct strbuf *out, int depth, bool *out_n
     return 0;
 }
 
+/* Writes all general categories but those in `items`, a list of \\p{Xx} and \\p{X}. Returns false
+ * if the list has other items. */
+static bool add_other_categories(const char *items, struct strbuf *out)
+{
+    static const char all[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
+                                  "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc",
+                                  "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
+    enum { N_ALL = sizeof(all) / sizeof(all[0]) };
+    bool named[N_ALL] = {false};
+    while (*items) {
+        size_t n = strncmp(items, "\\p{", 3) == 0 ? strcspn(items + 3, "}") : 0;
+        if (n < 1 || n > 2)
+            return false;
+        for (size_t i = 0; i < N_ALL; i++)
+            named[i] |= strncmp(all[i], items + 3, n) == 0;
+        items += 3 + n + 1;
+    }
+    for (size_t i = 0; i < N_ALL; i++)
+        if (!named[i])
+            strbuf_printf(out, "\\p{%s}", all[i]);
+    return true;
+}
+
+/* Writes "first && other", where `other` is a negated class: as one class if possible. A loop over
+ * one class takes no stack. */
+static void intersect(const char *first, const char *other, struct strbuf *out)
+{
+    struct strbuf categories = {0};
+    if (strncmp(other, "[^", 2) == 0 && add_other_categories(first, &categories))
+        strbuf_printf(out, "[^%s%s", strbuf_str(&categories), other + 2);
+    else
+        strbuf_printf(out, "(?:(?=%s)[%s])", other, first);
+    strbuf_fini(&categories);
+}
+
 /* Reads a bracket expression. An intersection A && B becomes (?:(?=B)A). */
 static int brackets(struct reading *r, struct strbuf *out, int depth)
 {
-    struct strbuf first = {0}, others = {0};
+    struct strbuf first = {0}, others = {0}, single = {0};
     size_t from = r->at++;
     int rc = 0;
     if (depth > PATTERN_MAX_DEPTH)
@@ -239,6 +274,10 @@ static int brackets(struct reading *r, struct strbuf *out, int depth)
         bool next_nested;
         r->at += 2;
         rc = operand(r, &next, depth, &next_nested);
+        if (next_nested && !others.n_bytes)
+            strbuf_add(&single, strbuf_str(&next), next.n_bytes);
+        else
+            strbuf_clear(&single);
         strbuf_printf(&others, next_nested ? "(?=%s)" : "(?=[%s])", strbuf_str(&next));
         strbuf_fini(&next);
     }
@@ -246,7 +285,10 @@ static int brackets(struct reading *r, struct strbuf *out, int depth)
         rc = unbuilt(r, from, "a negated intersection");
     if (!rc && !is_next(r, "]"))
         rc = unbuilt(r, from, "a bracket without an end");
-    if (!rc) {
+    if (!rc && single.n_bytes && !nested) {
+        r->at++;
+        intersect(strbuf_str(&first), strbuf_str(&single), out);
+    } else if (!rc) {
         r->at++;
         if (others.n_bytes)
             strbuf_printf(out, "(?:%s", strbuf_str(&others));
@@ -259,6 +301,7 @@ static int brackets(struct reading *r, struct strbuf *out, int depth)
     }
     strbuf_fini(&first);
     strbuf_fini(&others);
+    strbuf_fini(&single);
     return rc;
 }
 

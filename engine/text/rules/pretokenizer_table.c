@@ -54,13 +54,15 @@
 #define CJK_AND_HANGUL "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 
 /* The same words, where Han characters are words of their own. */
-#define NO_HAN(class) "(?:(?!\\p{sc:Han})" class ")"
+#define OTHERS                                                                                     \
+    "\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}\\p{sc:Han}]" /* neither letters nor marks, and Han             \
+                                                  */
+#define NO_HAN_UPPER "[^\\p{Ll}" OTHERS
+#define NO_HAN_LOWER "[^\\p{Lu}\\p{Lt}" OTHERS
 #define KIMI_WORDS                                                                                 \
-    "\\p{sc:Han}+|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "*" NO_HAN(                                \
-        LOWER) "+" ANY_CONTRACTIONS                                                                \
-               "?|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN(UPPER) "+" NO_HAN(                                \
-                   LOWER) "*" ANY_CONTRACTIONS "?|\\p{N}{1,3}| ?[^" WS                             \
-                          "\\p{L}\\p{N}]+[\\r\\n]*|" WS "*[\\r\\n]+|" TRAILING_SPACE
+    "\\p{sc:Han}+|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN_UPPER "*" NO_HAN_LOWER "+" ANY_CONTRACTIONS       \
+    "?|[^\\r\\n\\p{L}\\p{N}]?" NO_HAN_UPPER "+" NO_HAN_LOWER "*" ANY_CONTRACTIONS                  \
+    "?|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" WS "*[\\r\\n]+|" TRAILING_SPACE
 
 /* DeepSeek V3: numbers, Han characters and kana, words. */
 #define CJK_RUNS          "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+"

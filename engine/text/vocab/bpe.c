@@ -3,25 +3,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/pages.h"
 #include "base/utf8.h"
 #include "engine/text/vocab/token_list.h"
 #include "engine/text/vocab/vocab.h"
 
 enum {
-    NO_SYMBOL = -1,
     MOST_LINEAR = 40, /* symbols; a longer piece uses the queue */
     JOIN_BITS = 21,
     LOG_WORDS = 12,
     LEAST_TEXT_FOR_WORDS = 1024,
+    LEAST_TO_TOUCH = 1 << 16, /* symbols; their pages are populated in one call */
 };
 
-/* A doubly linked list in an array. A symbol that was merged into its left neighbour has id
- * DEAD_SYMBOL. */
+/* A doubly linked list in an array. A symbol takes `link` slots, of which the first has its id. The
+ * others have DEAD_SYMBOL, and the last of these has the first slot's index as `link`. */
 struct bpe_symbol {
     uint32_t id;
-    int32_t prev, next;
-    uint32_t at; /* byte of the piece where the symbol begins */
+    uint32_t link;
 };
+#define NO_SYMBOL      UINT32_MAX
 #define DEAD_SYMBOL    UINT32_MAX
 #define UNKNOWN_SYMBOL (UINT32_MAX - 1) /* a character without a symbol; never merged */
 
@@ -132,11 +133,14 @@ static int reserve_symbols(struct bpe_scratch *scratch, size_t n, struct error *
 {
     if (n <= scratch->n_symbols_max)
         return 0;
-    size_t wider = n < 256 ? 256 : n + n / 2;
-    struct bpe_symbol *grown = realloc(scratch->symbols, wider * sizeof(*grown));
-    if (!grown)
+    size_t wider = n < 256 ? 256 : n + n / 8;
+    free(scratch->symbols);
+    scratch->n_symbols_max = 0;
+    scratch->symbols = malloc(wider * sizeof(*scratch->symbols));
+    if (!scratch->symbols)
         return text_facts_no_memory(err);
-    scratch->symbols = grown;
+    if (n >= LEAST_TO_TOUCH)
+        pages_touch(scratch->symbols, n * sizeof(*scratch->symbols));
     scratch->n_symbols_max = wider;
     return 0;
 }
@@ -172,50 +176,57 @@ static uint32_t merge_few(const struct bpe *bpe, struct bpe_symbol *symbols, uin
     return n;
 }
 
+/* First slot of the symbol before the one at `at`, or NO_SYMBOL. */
+static uint32_t symbol_before(const struct bpe_symbol *symbols, uint32_t at)
+{
+    if (!at)
+        return NO_SYMBOL;
+    return symbols[at - 1].id == DEAD_SYMBOL ? symbols[at - 1].link : at - 1;
+}
+
 /* Queues the merge of the symbol at `left` with its right neighbour, if there is one. */
-static int push_candidate(const struct bpe *bpe, struct bpe_scratch *s, int32_t left,
+static int push_candidate(const struct bpe *bpe, struct bpe_scratch *s, uint32_t left, uint32_t n,
                           struct error *err)
 {
-    if (left == NO_SYMBOL || s->symbols[left].next == NO_SYMBOL)
+    if (left == NO_SYMBOL)
         return 0;
     const struct bpe_symbol *symbol = &s->symbols[left];
-    const struct merge *merge = merges_slot(&bpe->merges, symbol->id, s->symbols[symbol->next].id);
+    if (left + symbol->link >= n)
+        return 0;
+    const struct merge *merge = merges_slot(&bpe->merges, symbol->id, symbol[symbol->link].id);
     if (!merge->rank_plus_1)
         return 0;
-    return merge_queue_push(&s->queue, merge->rank_plus_1 - 1, (uint32_t)left, err);
+    return merge_queue_push(&s->queue, merge->rank_plus_1 - 1, left, err);
 }
 
 static int merge_many(const struct bpe *bpe, struct bpe_scratch *s, uint32_t n, struct error *err)
 {
     int rc = merge_queue_begin(&s->queue, bpe->merges.n_ranks, err);
-    for (uint32_t i = 0; i < n; i++) {
-        s->symbols[i].prev = (int32_t)i - 1;
-        s->symbols[i].next = i + 1 < n ? (int32_t)i + 1 : NO_SYMBOL;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        s->symbols[i].link = 1;
     for (uint32_t i = 0; i + 1 < n && !rc; i++)
-        rc = push_candidate(bpe, s, (int32_t)i, err);
+        rc = push_candidate(bpe, s, i, n, err);
     while (!rc) {
         uint64_t best;
         rc = merge_queue_pop(&s->queue, &best, err);
         if (rc)
             break;
-        int32_t at = (int32_t)(best & UINT32_MAX);
+        uint32_t at = (uint32_t)(best & UINT32_MAX);
         struct bpe_symbol *symbol = &s->symbols[at];
         /* The pair may have changed since it was added; then its rank differs. */
-        if (symbol->id == DEAD_SYMBOL || symbol->next == NO_SYMBOL)
+        if (symbol->id == DEAD_SYMBOL || at + symbol->link >= n)
             continue;
-        struct bpe_symbol *right = &s->symbols[symbol->next];
+        struct bpe_symbol *right = symbol + symbol->link;
         const struct merge *merge = merges_slot(&bpe->merges, symbol->id, right->id);
         if (merge->rank_plus_1 != (best >> 32) + 1)
             continue;
         symbol->id = merge->merged;
+        symbol->link += right->link;
         right->id = DEAD_SYMBOL;
-        symbol->next = right->next;
-        if (symbol->next != NO_SYMBOL)
-            s->symbols[symbol->next].prev = at;
-        rc = push_candidate(bpe, s, symbol->prev, err);
+        symbol[symbol->link - 1].link = at;
+        rc = push_candidate(bpe, s, symbol_before(s->symbols, at), n, err);
         if (!rc)
-            rc = push_candidate(bpe, s, at, err);
+            rc = push_candidate(bpe, s, at, n, err);
     }
     return rc < 0 ? rc : 0;
 }
@@ -254,14 +265,20 @@ static bool has_bytes(const struct bpe *bpe, const char *bytes, size_t n_bytes)
     return bpe->byte_fallback;
 }
 
-/* Adds a symbol's id. A symbol that is no token is the character at `text`. */
-static int add_symbol(struct output *out, uint32_t id, const char *text, size_t n_bytes,
-                      struct error *err)
+/* Adds a symbol's id. A symbol that is no token is the character at piece[*at]. Moves *at behind
+ * the symbol's text, if merges start from characters. */
+static int add_symbol(struct output *out, uint32_t id, const char *piece, size_t n_bytes,
+                      size_t *at, struct error *err)
 {
-    if (id < out->vocab->n_tokens)
+    if (id < out->vocab->n_tokens) {
+        const struct token *t = &out->vocab->tokens[id];
+        *at += t->flags & TOKEN_IS_BYTE ? 1 : t->n_text;
         return token_list_add(out->list, id, err);
+    }
     uint32_t point;
-    size_t n = utf8_decode(text, n_bytes, &point);
+    const char *text = piece + *at;
+    size_t n = *at < n_bytes ? utf8_decode(text, n_bytes - *at, &point) : 0;
+    *at += n;
     if (!has_bytes(out->bpe, text, n))
         return add_unknown(out, n, err);
     int rc = 0;
@@ -274,19 +291,18 @@ static int add_symbol(struct output *out, uint32_t id, const char *text, size_t 
 static int merge_and_add(struct output *out, uint32_t n, const char *piece, size_t n_bytes,
                          struct error *err)
 {
-    struct bpe_scratch *s = out->scratch;
+    struct bpe_symbol *symbols = out->scratch->symbols;
+    size_t at = 0;
     int rc = 0;
     if (n <= MOST_LINEAR) {
-        n = merge_few(out->bpe, s->symbols, n);
+        n = merge_few(out->bpe, symbols, n);
         for (uint32_t i = 0; i < n && !rc; i++)
-            rc = add_symbol(out, s->symbols[i].id, piece + s->symbols[i].at,
-                            n_bytes - s->symbols[i].at, err);
+            rc = add_symbol(out, symbols[i].id, piece, n_bytes, &at, err);
         return rc;
     }
-    rc = merge_many(out->bpe, s, n, err);
-    for (int32_t i = 0; i != NO_SYMBOL && !rc; i = s->symbols[i].next)
-        rc = add_symbol(out, s->symbols[i].id, piece + s->symbols[i].at, n_bytes - s->symbols[i].at,
-                        err);
+    rc = merge_many(out->bpe, out->scratch, n, err);
+    for (uint32_t i = 0; i < n && !rc; i += symbols[i].link)
+        rc = add_symbol(out, symbols[i].id, piece, n_bytes, &at, err);
     return rc;
 }
 
@@ -300,7 +316,7 @@ static uint32_t byte_symbols(struct output *out, const char *piece, size_t n_byt
             (*out->n_lost)++;
             out->is_plain = false;
         } else {
-            symbols[n++] = (struct bpe_symbol){(uint32_t)id, 0, 0, (uint32_t)i};
+            symbols[n++] = (struct bpe_symbol){(uint32_t)id, 1};
         }
     }
     return n;
@@ -319,11 +335,11 @@ static uint32_t character_symbols(struct output *out, const char *piece, size_t 
         uint32_t id = char_map_find(&bpe->chars, point);
         if (id != UINT32_MAX || bpe->late_unknown || !has_bytes(bpe, piece + i, n_char)) {
             id = id == UINT32_MAX ? UNKNOWN_SYMBOL : id;
-            symbols[n++] = (struct bpe_symbol){id, 0, 0, (uint32_t)i};
+            symbols[n++] = (struct bpe_symbol){id, 1};
         } else {
             for (size_t b = 0; b < n_char; b++)
-                symbols[n++] = (struct bpe_symbol){
-                    (uint32_t)bpe->byte_ids[(unsigned char)piece[i + b]], 0, 0, (uint32_t)(i + b)};
+                symbols[n++] =
+                    (struct bpe_symbol){(uint32_t)bpe->byte_ids[(unsigned char)piece[i + b]], 1};
         }
         i += n_char;
     }

@@ -54,6 +54,7 @@ int merge_queue_begin(struct merge_queue *queue, uint32_t n_ranks, struct error 
     for (size_t i = 0; i < queue->n_lists; i++)
         queue->list_of[queue->lists[i].rank] = 0;
     queue->n_lists = queue->n_places = queue->n_heap = queue->n_late = 0;
+    queue->free_plus_1 = 0;
     if (queue->n_ranks >= n_ranks)
         return 0;
     free(queue->list_of);
@@ -80,7 +81,10 @@ static int add_list(struct merge_queue *queue, uint32_t rank, struct error *err)
 static int add_place(struct merge_queue *queue, struct merge_list *list, uint32_t position,
                      struct error *err)
 {
-    if (queue->n_places == queue->n_places_max) {
+    uint32_t place_plus_1 = queue->free_plus_1;
+    if (place_plus_1) {
+        queue->free_plus_1 = queue->places[place_plus_1 - 1].next_plus_1;
+    } else if (queue->n_places == queue->n_places_max) {
         size_t wider = queue->n_places_max ? 2 * queue->n_places_max : 1024;
         struct merge_place *grown = realloc(queue->places, wider * sizeof(*grown));
         if (!grown)
@@ -88,12 +92,14 @@ static int add_place(struct merge_queue *queue, struct merge_list *list, uint32_
         queue->places = grown;
         queue->n_places_max = wider;
     }
-    queue->places[queue->n_places++] = (struct merge_place){position, 0};
+    if (!place_plus_1)
+        place_plus_1 = (uint32_t)++queue->n_places;
+    queue->places[place_plus_1 - 1] = (struct merge_place){position, 0};
     if (list->tail_plus_1)
-        queue->places[list->tail_plus_1 - 1].next_plus_1 = (uint32_t)queue->n_places;
+        queue->places[list->tail_plus_1 - 1].next_plus_1 = place_plus_1;
     else
-        list->head_plus_1 = (uint32_t)queue->n_places;
-    list->tail_plus_1 = (uint32_t)queue->n_places;
+        list->head_plus_1 = place_plus_1;
+    list->tail_plus_1 = place_plus_1;
     list->n++;
     return 0;
 }
@@ -199,9 +205,13 @@ int merge_queue_pop(struct merge_queue *queue, uint64_t *out, struct error *err)
     if (!list)
         return 1;
     list->is_open = 1;
-    list->head_plus_1 = queue->places[list->head_plus_1 - 1].next_plus_1;
+    uint32_t taken_plus_1 = list->head_plus_1;
+    struct merge_place *taken = &queue->places[taken_plus_1 - 1];
+    list->head_plus_1 = taken->next_plus_1;
     if (!list->head_plus_1)
         list->tail_plus_1 = 0;
+    taken->next_plus_1 = queue->free_plus_1;
+    queue->free_plus_1 = taken_plus_1;
     if (!--list->n)
         heap_pop(queue->ranks, &queue->n_heap);
     *out = best;

@@ -27,7 +27,8 @@ struct merge_queue {
     size_t n_lists, n_lists_max;
     struct merge_place *places; /* owned */
     size_t n_places, n_places_max;
-    uint64_t *ranks; /* owned heap: ranks with a list that is not empty */
+    uint32_t free_plus_1; /* list of places that were taken */
+    uint64_t *ranks;      /* owned heap: ranks with a list that is not empty */
     size_t n_heap, n_heap_max;
     uint64_t *late; /* owned heap of rank << 32 | position: came too late for their list */
     size_t n_late, n_late_max;
