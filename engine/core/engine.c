@@ -127,6 +127,8 @@ static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *e
     if (!e->tokenizer)
         rc = tokenizer_open(ckpt, &e->tokenizer, err);
     if (!rc)
+        checkpoint_set_n_tokens(ckpt, tokenizer_info(e->tokenizer)->vocab_size);
+    if (!rc)
         rc = open_templates(e, err);
     if (!rc)
         rc = engine_choose_sizes(&e->cfg, ckpt, err);

@@ -132,6 +132,7 @@ int draft_model_open(const char *path, const struct executor_config *cfg, struct
     if (!rc)
         rc = tokenizer_open(ckpt, &own, err);
     if (!rc) {
+        checkpoint_set_n_tokens(ckpt, tokenizer_info(own)->vocab_size);
         rc = check_vocabulary(own, checkpoint_name(ckpt), tokenizer, target_name, err);
         if (rc)
             goto out; /* the error names both files */

@@ -62,7 +62,13 @@ const char *checkpoint_architecture(const struct checkpoint *ckpt)
 uint64_t checkpoint_n_tokens(const struct checkpoint *ckpt)
 {
     const struct checkpoint_entry *e = checkpoint_entry_find(ckpt, "tokenizer.ggml.tokens");
-    return e && e->type == VALUE_ARRAY && e->array.type == VALUE_STRING ? e->array.n : 0;
+    bool listed = e && e->type == VALUE_ARRAY && e->array.type == VALUE_STRING;
+    return listed ? e->array.n : ckpt->n_tokens;
+}
+
+void checkpoint_set_n_tokens(struct checkpoint *ckpt, uint64_t n_tokens)
+{
+    ckpt->n_tokens = n_tokens;
 }
 
 void checkpoint_digest(const struct checkpoint *ckpt, uint8_t out_digest[SHA256_BYTES])

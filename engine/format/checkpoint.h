@@ -60,6 +60,9 @@ const char *checkpoint_architecture(const struct checkpoint *ckpt);
 
 /* Tokens that the file's vocabulary lists; 0 where the file has no vocabulary. */
 uint64_t checkpoint_n_tokens(const struct checkpoint *ckpt);
+/* Sets this number for a folder, whose tokenizer another reader parses. Rows of the vocabulary
+ * beyond it are not loaded. Call before another thread reads the object. */
+void checkpoint_set_n_tokens(struct checkpoint *ckpt, uint64_t n_tokens);
 
 /* Identity of the version, SHA-256. A GGUF file: the bytes of header and tensor directory, then the
  * file's size as 8 little-endian bytes. A split GGUF file: the digests of its parts, in their
