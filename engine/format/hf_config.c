@@ -74,40 +74,46 @@ static int read_object(struct flattener *f, const char *path, struct error *err)
 
 /* --- arrays --- */
 
-/* The contents of an array. */
+/* The contents of an array of scalars. */
 struct census {
     uint64_t n;
-    uint64_t n_of[JSON_VALUE_NULL + 1];
+    enum json_value kind; /* the kind of all elements */
+    bool is_mixed;        /* an element is a container, null, or of another kind */
     bool all_integers;
     size_t end; /* position after the array */
 };
 
-/* Passes over the array and counts its elements. */
+/* Passes over the array and counts its elements. Stops at an element that makes the array mixed, so
+ * that nested arrays are not scanned once per level. */
 static int count_elements(struct flattener *f, struct census *out, struct error *err)
 {
     struct json_cursor *c = &f->cursor;
-    bool more = false;
     *out = (struct census){.all_integers = true};
     int rc = json_cursor_enter_array(c, err);
-    for (;;) {
+    while (!rc) {
         enum json_value value = JSON_VALUE_NULL;
         struct json_number number = {0};
-        if (!rc)
-            rc = json_cursor_next_element(c, &more, err);
+        bool more = false;
+        rc = json_cursor_next_element(c, &more, err);
         if (rc || !more)
             break;
         rc = json_cursor_peek(c, &value, err);
         if (rc)
             break;
-        if (value == JSON_VALUE_NUMBER) {
-            rc = json_cursor_number(c, &number, err);
-            if (!rc && (!number.is_integer || (!number.is_negative && number.u > INT64_MAX)))
-                out->all_integers = false;
-        } else {
-            rc = json_cursor_skip(c, err);
-        }
-        out->n_of[value]++;
+        if (!out->n)
+            out->kind = value;
         out->n++;
+        out->is_mixed = value != out->kind || value == JSON_VALUE_OBJECT ||
+                        value == JSON_VALUE_ARRAY || value == JSON_VALUE_NULL;
+        if (out->is_mixed)
+            return 0;
+        if (value != JSON_VALUE_NUMBER) {
+            rc = json_cursor_skip(c, err);
+            continue;
+        }
+        rc = json_cursor_number(c, &number, err);
+        if (!number.is_integer || (!number.is_negative && number.u > INT64_MAX))
+            out->all_integers = false;
     }
     out->end = c->at;
     return rc;
@@ -119,7 +125,7 @@ static int read_scalars(struct flattener *f, const char *path, const struct cens
 {
     struct json_cursor *c = &f->cursor;
     struct arena *arena = &f->ckpt->arena;
-    bool is_text = census->n_of[JSON_VALUE_STRING] != 0, is_bool = census->n_of[JSON_VALUE_BOOL];
+    bool is_text = census->kind == JSON_VALUE_STRING, is_bool = census->kind == JSON_VALUE_BOOL;
     size_t n_text = 0, n_data = is_text   ? census->end - c->at
                                 : is_bool ? census->n
                                           : census->n * sizeof(uint64_t);
@@ -203,8 +209,7 @@ static int read_array(struct flattener *f, const char *path, struct error *err)
         return 0;
     }
     f->cursor = before;
-    if (census.n_of[JSON_VALUE_STRING] == census.n || census.n_of[JSON_VALUE_NUMBER] == census.n ||
-        census.n_of[JSON_VALUE_BOOL] == census.n)
+    if (!census.is_mixed)
         return read_scalars(f, path, &census, err);
     return read_elements(f, path, err);
 }
