@@ -286,7 +286,16 @@ static const char *find_gguf(const struct folder *folder, size_t *out_n, struct 
     return *out_n == 1 ? found : NULL;
 }
 
-/* A folder without config.json. */
+static bool has_gguf(const struct folder *folder)
+{
+    struct strbuf names = {0};
+    size_t n = 0;
+    find_gguf(folder, &n, &names);
+    strbuf_fini(&names);
+    return n != 0;
+}
+
+/* A folder without the files of a Hugging Face model. */
 static int open_other(const char *path, const struct folder *folder, struct checkpoint *ckpt,
                       struct error *err)
 {
@@ -339,7 +348,8 @@ int hf_open_folder(const char *path, struct checkpoint *ckpt, struct error *err)
     int rc = name_model(path, ckpt, err);
     if (!rc)
         rc = folder_list(path, &folder, err);
-    if (!rc && folder_has(&folder, config_name)) {
+    if (!rc && folder_has(&folder, config_name) &&
+        (hf_weights_exist(&folder) || !has_gguf(&folder))) {
         struct hf_reader reader = {.path = path, .folder = &folder, .ckpt = ckpt};
         rc = read_model(&reader, err);
     } else if (!rc) {

@@ -16,6 +16,7 @@
  * its header in place of its contents. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,8 +34,8 @@ enum {
     HF_MAX_TEMPLATES = 64, /* named ones */
 };
 
-/* Fills a new checkpoint from the folder at `path`. A folder without config.json that holds one
- * GGUF model opens as such. */
+/* Fills a new checkpoint from the folder at `path`. A folder without safetensors that holds a
+ * single GGUF model opens as that model, even beside a config.json. */
 int hf_open_folder(const char *path, struct checkpoint *ckpt, struct error *err);
 
 /* --- shared by the files hf*.c --- */
@@ -62,5 +63,7 @@ int hf_config_read(struct checkpoint *ckpt, uint32_t file, const char *prefix, c
  * architecture and end ids. Refuses quantized models. */
 int hf_config_finish(struct checkpoint *ckpt, struct error *err);
 
+/* True if the folder has safetensors that hf_weights_read() would read. */
+bool hf_weights_exist(const struct folder *folder);
 /* Reads the headers of all safetensors files and builds the index of the tensors. */
 int hf_weights_read(struct hf_reader *reader, struct error *err);

@@ -276,6 +276,11 @@ static int no_weights(const struct hf_reader *reader, struct error *err)
     return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
+bool hf_weights_exist(const struct folder *folder)
+{
+    return folder_has(folder, single_name) || folder_has(folder, index_name);
+}
+
 int hf_weights_read(struct hf_reader *reader, struct error *err)
 {
     if (folder_has(reader->folder, single_name)) {

@@ -165,6 +165,20 @@ static void test_change_of_any_part_is_noticed(void **state)
     checkpoint_close(c);
 }
 
+/* Symptom: repositories of GGUF files have a config.json too, and their folders were refused. */
+static void test_a_config_beside_a_gguf_file_is_no_hugging_face_model(void **state)
+{
+    (void)state;
+    struct checkpoint *c;
+    struct error err;
+    write_part("other.gguf", 0, 1, "a", 1);
+    folder_write_text(&folder, "config.json", "{}");
+    assert_int_equal(checkpoint_open(folder.path, &c, &err), 0);
+    assert_string_equal(checkpoint_format(c), "gguf");
+    assert_string_equal(checkpoint_name(c), "other.gguf");
+    checkpoint_close(c);
+}
+
 static void test_a_folder_with_two_models_names_them(void **state)
 {
     (void)state;
@@ -185,6 +199,8 @@ int main(void)
                                         drop_folder),
         cmocka_unit_test_setup_teardown(test_change_of_any_part_is_noticed, make_folder,
                                         drop_folder),
+        cmocka_unit_test_setup_teardown(test_a_config_beside_a_gguf_file_is_no_hugging_face_model,
+                                        make_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_a_folder_with_two_models_names_them, make_folder,
                                         drop_folder),
     };
