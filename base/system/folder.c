@@ -140,3 +140,11 @@ bool folder_has(const struct folder *folder, const char *name)
     return folder->n_names && bsearch(&name, folder->names, folder->n_names, sizeof(*folder->names),
                                       compare_names) != NULL;
 }
+
+bool folder_has_model(const struct folder *folder)
+{
+    for (size_t i = 0; i < folder->n_names; i++)
+        if (is_gguf_name(folder->names[i]))
+            return true;
+    return folder_has(folder, "config.json");
+}

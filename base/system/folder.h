@@ -32,3 +32,5 @@ bool folder_resolve(const char *path, char out_path[PATH_MAX]);
 bool folder_keeps_name(const char *name, const char *target);
 
 bool folder_has(const struct folder *folder, const char *name);
+/* True if the names are those of a model: config.json, or a *.gguf. Reads no file. */
+bool folder_has_model(const struct folder *folder);

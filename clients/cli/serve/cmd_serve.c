@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/strbuf.h"
 #include "base/system/lock_file.h"
-#include "base/system/path_access.h"
 #include "clients/cli/serve/announce.h"
 #include "clients/cli/serve/child.h"
 #include "clients/cli/serve/open_requests.h"
@@ -194,27 +193,6 @@ static void stop_children(struct serve *s)
         stray_kill_workers(s->cli);
 }
 
-/* Checks that the given files exist and can be read, before anything starts. The manager finds
- * files below a model root itself. */
-static int check_files(const struct cli *cli, struct error *err)
-{
-    const char *path;
-    for (size_t i = 0; !cli->settings.model_root[0] && (path = cli_word(cli, i)) != NULL; i++) {
-        struct path_access access;
-        struct stat at;
-        if (path_access_find(AT_FDCWD, path, &access))
-            return path_access_error(AT_FDCWD, path, path, "", err);
-        if (stat(path, &at) != 0)
-            return error_errno(err, errno, "%s", path);
-        if (!S_ISREG(at.st_mode) && !S_ISDIR(at.st_mode)) {
-            error_set(err, STATUS_INVALID_ARGUMENT,
-                      "%s is a pipe, socket or device; give a GGUF file or a model's folder", path);
-            return error_reason(err, REASON_MODEL_FILE_INVALID);
-        }
-    }
-    return 0;
-}
-
 /* Takes the state directory for this serve. */
 static int claim_state(struct serve *s, struct error *err)
 {
@@ -227,7 +205,7 @@ static int claim_state(struct serve *s, struct error *err)
     if (rc == STATUS_INVALID_ARGUMENT)
         return cli_usage(err);
     if (!rc)
-        rc = check_files(s->cli, err);
+        rc = serve_check_paths(s->cli, err);
     if (!rc)
         rc = prepare_paths(s, err);
     if (!rc)

@@ -47,3 +47,7 @@ int serve_open_signals(struct serve *s, struct error *err);
 /* Supervises until a signal, a child that cannot run, or a failed load of a given file. Returns the
  * exit code. */
 int serve_supervise(struct serve *s);
+
+/* In serve_paths.c. Checks that the models of the command line exist and can be read. The manager
+ * finds models below a model root itself. */
+int serve_check_paths(const struct cli *cli, struct error *err);
