@@ -1,5 +1,5 @@
 /* Fuzzes the reader of safetensors with random bytes as model.safetensors. */
-#include "tests/fuzz/fuzz_checkpoint.h"
+#include "tests/fuzz/model/fuzz_checkpoint.h"
 
 static struct fuzz_folder folder;
 

@@ -1,5 +1,5 @@
 /* Fuzzes the reader of model.safetensors.index.json with random bytes, beside two shards. */
-#include "tests/fuzz/fuzz_checkpoint.h"
+#include "tests/fuzz/model/fuzz_checkpoint.h"
 
 static struct fuzz_folder folder;
 

@@ -1,7 +1,7 @@
 /* Fuzzes the GGUF reader with random bytes as a model file. A file opens, or is refused with
  * MODEL_FILE_INVALID (or UNIMPLEMENTED). An open file can be walked, read and used to tokenize. */
 #include "engine/text/tokenizer.h"
-#include "tests/fuzz/fuzz_checkpoint.h"
+#include "tests/fuzz/model/fuzz_checkpoint.h"
 
 static void tokenize(const struct checkpoint *ckpt)
 {

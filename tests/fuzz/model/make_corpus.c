@@ -52,9 +52,13 @@ int main(int argc, char **argv)
     gguf_tensor(&w, "t", GGML_F16, 4, (const uint64_t[]){1, 1, 1, 1}, 0);
     gguf_weights(&w, 8, 2);
     save(argv[1], "one_element", &w);
-    gguf_begin(&w); /* refused; the planted bug of seeded_gguf reads past the array of dimensions */
+    gguf_begin(&w); /* refused */
     gguf_tensor(&w, "t", GGML_F16, 5, (const uint64_t[]){1, 1, 1, 1, 1}, 0);
     gguf_weights(&w, 8, 2);
     save(argv[1], "five_dimensions", &w);
+    gguf_begin(&w); /* refused; the planted bug of seeded_gguf reads past the array of dimensions */
+    gguf_tensor(&w, "t", GGML_F16, 9, (const uint64_t[]){1, 1, 1, 1, 1, 1, 1, 1, 1}, 0);
+    gguf_weights(&w, 8, 2);
+    save(argv[1], "nine_dimensions", &w);
     return 0;
 }
