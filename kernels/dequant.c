@@ -91,9 +91,32 @@ static void dequant_q6_k(const uint8_t *block, float *dst)
     }
 }
 
+const int8_t *dequant_table(enum dtype type)
+{
+    static const int8_t iq4[16] = DEQUANT_IQ4_TABLE, mxfp4[16] = DEQUANT_MXFP4_TABLE;
+    return type == DTYPE_MXFP4 ? mxfp4 : type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS ? iq4 : NULL;
+}
+
+static void dequant_by_table(enum dtype type, const uint8_t *block, float *dst)
+{
+    struct dequant_run run;
+    const int8_t *table = dequant_table(type);
+    for (unsigned b = 0; b < dtype_block_elems(type) / 32; b++) {
+        dequant_run_exact(type, block, b, &run);
+        float d = run.d * (float)run.scales[0];
+        for (unsigned i = 0; i < 32; i++)
+            dst[b * 32 + i] = d * (float)table[run.q[i]];
+    }
+}
+
 void dequant_block(enum dtype type, const uint8_t *block, float *dst)
 {
     switch (type) {
+    case DTYPE_IQ4_NL:
+    case DTYPE_IQ4_XS:
+    case DTYPE_MXFP4:
+        dequant_by_table(type, block, dst);
+        break;
     case DTYPE_Q2_K:
         dequant_q2_k(block, dst);
         break;
@@ -225,11 +248,32 @@ static void exact_run_k(enum dtype type, const uint8_t *block, unsigned sub,
     }
 }
 
+/* Decodes run `sub` of a block of a format with a table. */
+static void exact_run_table(enum dtype type, const uint8_t *block, unsigned sub,
+                            struct dequant_run *out)
+{
+    const uint8_t *qs = block + (type == DTYPE_MXFP4 ? 1 : 2);
+    int8_t scale = 1;
+    *out = (struct dequant_run){.d = type == DTYPE_MXFP4 ? dequant_e8m0_half(block[0])
+                                                         : dequant_half_at(block)};
+    if (type == DTYPE_IQ4_XS) {
+        qs = block + 8 + (size_t)16 * sub;
+        scale = (int8_t)dequant_iq4_xs_scale(block, sub);
+    }
+    out->scales[0] = out->scales[1] = scale;
+    for (unsigned i = 0; i < 16; i++) {
+        out->q[i] = qs[i] & 15;
+        out->q[16 + i] = qs[i] >> 4;
+    }
+}
+
 void dequant_run_exact(enum dtype type, const uint8_t *row, size_t i_run, struct dequant_run *out)
 {
     size_t per_block = dtype_block_elems(type) / 32;
     const uint8_t *block = row + i_run / per_block * dtype_block_bytes(type);
-    if (per_block == 1)
+    if (dequant_table(type) != NULL)
+        exact_run_table(type, block, (unsigned)(i_run % per_block), out);
+    else if (per_block == 1)
         exact_run_32(type, block, out);
     else
         exact_run_k(type, block, (unsigned)(i_run % per_block), out);

@@ -13,7 +13,8 @@
 void dequant_block(enum dtype type, const uint8_t *block, float *dst);
 
 /* A run of 32 elements as the integers of its format: element i is d·scales[i / 16]·(q[i] − zero) +
- * m·mins[i / 16], with the zero of dequant_zero(). */
+ * m·mins[i / 16], with the zero of dequant_zero(). In formats with a table, q[i] − zero is
+ * table[q[i]]. */
 struct dequant_run {
     float d, m;
     int8_t scales[2];
@@ -21,11 +22,15 @@ struct dequant_run {
     uint8_t q[32];
 };
 
+/* Returns the table of 16 values of IQ4_NL, IQ4_XS and MXFP4 (doubled); NULL for other formats. */
+const int8_t *dequant_table(enum dtype type);
+
 /* Returns the code that stands for 0 in a format without offsets; 0 for other formats. For the
  * formats of dequant_run_exact(). */
 unsigned dequant_zero(enum dtype type);
 
-/* Decodes run number i_run of a raw row of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K or Q6_K. */
+/* Decodes run number i_run of a raw row of Q5_0, Q5_1, Q2_K, Q3_K, Q5_K, Q6_K or a format with a
+ * table. */
 void dequant_run_exact(enum dtype type, const uint8_t *row, size_t i_run, struct dequant_run *out);
 
 /* Returns true for formats whose weights are d·q + m with q in 0..15 over runs of 32: Q4_0, Q4_1,

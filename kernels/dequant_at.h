@@ -14,6 +14,41 @@ MATHS_FN float dequant_half_at(const uint8_t *bytes)
     return maths_f16_to_f32((uint16_t)(bytes[0] | bytes[1] << 8));
 }
 
+/* The values of 4-bit codes in formats with a table: IQ4_NL and IQ4_XS; MXFP4, doubled. */
+#define DEQUANT_IQ4_TABLE                                                                          \
+    {                                                                                              \
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113                   \
+    }
+#define DEQUANT_MXFP4_TABLE                                                                        \
+    {                                                                                              \
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12                                    \
+    }
+
+MATHS_FN int32_t dequant_table_at(enum dtype type, uint32_t code)
+{
+    const int8_t iq4[16] = DEQUANT_IQ4_TABLE, mxfp4[16] = DEQUANT_MXFP4_TABLE;
+    return type == DTYPE_MXFP4 ? mxfp4[code] : iq4[code];
+}
+
+/* Half of an E8M0 scale: 2^(e − 128). */
+MATHS_FN float dequant_e8m0_half(uint8_t e)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } x;
+    x.bits = e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23;
+    return x.value;
+}
+
+/* The scale of sub-block b of an IQ4_XS block. */
+MATHS_FN int32_t dequant_iq4_xs_scale(const uint8_t *block, uint32_t b)
+{
+    uint32_t high = (uint32_t)(block[2] | block[3] << 8) >> 2 * b & 3u,
+             low = block[4 + b / 2] >> b % 2 * 4 & 15u;
+    return (int32_t)(low | high << 4) - 32;
+}
+
 /* Element i of a block of 32: low nibbles are elements 0..15, high ones 16..31. */
 MATHS_FN uint32_t dequant_nibble_at(const uint8_t *qs, uint32_t i)
 {
@@ -94,6 +129,20 @@ MATHS_FN float dequant_at_q6_k(const uint8_t *block, uint32_t i)
     return dl * (float)((int32_t)(low | high << 4) - 32);
 }
 
+MATHS_FN float dequant_at_table(enum dtype type, const uint8_t *block, uint32_t i)
+{
+    uint32_t b = i / 32;
+    float d;
+    const uint8_t *qs = block + (type == DTYPE_IQ4_XS ? 8 + 16 * b : type == DTYPE_MXFP4 ? 1 : 2);
+    if (type == DTYPE_MXFP4)
+        d = dequant_e8m0_half(block[0]);
+    else
+        d = dequant_half_at(block);
+    if (type == DTYPE_IQ4_XS)
+        d = d * (float)dequant_iq4_xs_scale(block, b);
+    return d * (float)dequant_table_at(type, dequant_nibble_at(qs, i % 32));
+}
+
 /* Decodes element k of a row; 0 for types that no weight has. */
 MATHS_FN float dequant_at(enum dtype type, const uint8_t *row, size_t k)
 {
@@ -125,6 +174,12 @@ MATHS_FN float dequant_at(enum dtype type, const uint8_t *row, size_t k)
         return dequant_at_q45_k(type, row + k / 256 * 176, i);
     case DTYPE_Q6_K:
         return dequant_at_q6_k(row + k / 256 * 210, i);
+    case DTYPE_IQ4_NL:
+        return dequant_at_table(type, row + k / 32 * 18, in_32);
+    case DTYPE_IQ4_XS:
+        return dequant_at_table(type, row + k / 256 * 136, i);
+    case DTYPE_MXFP4:
+        return dequant_at_table(type, row + k / 32 * 17, in_32);
     default:
         return 0.0f;
     }

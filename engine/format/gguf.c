@@ -53,18 +53,84 @@ static const struct {
     const char *name;
     int dtype; /* -1: not supported */
 } ggml_types[] = {
-    [0] = {"F32", DTYPE_F32},    [1] = {"F16", DTYPE_F16},    [2] = {"Q4_0", DTYPE_Q4_0},
-    [3] = {"Q4_1", DTYPE_Q4_1},  [6] = {"Q5_0", DTYPE_Q5_0},  [7] = {"Q5_1", DTYPE_Q5_1},
-    [8] = {"Q8_0", DTYPE_Q8_0},  [9] = {"Q8_1", -1},          [10] = {"Q2_K", DTYPE_Q2_K},
-    [11] = {"Q3_K", DTYPE_Q3_K}, [12] = {"Q4_K", DTYPE_Q4_K}, [13] = {"Q5_K", DTYPE_Q5_K},
-    [14] = {"Q6_K", DTYPE_Q6_K}, [15] = {"Q8_K", -1},         [16] = {"IQ2_XXS", -1},
-    [17] = {"IQ2_XS", -1},       [18] = {"IQ3_XXS", -1},      [19] = {"IQ1_S", -1},
-    [20] = {"IQ4_NL", -1},       [21] = {"IQ3_S", -1},        [22] = {"IQ2_S", -1},
-    [23] = {"IQ4_XS", -1},       [24] = {"I8", DTYPE_I8},     [25] = {"I16", -1},
-    [26] = {"I32", DTYPE_I32},   [27] = {"I64", -1},          [28] = {"F64", -1},
-    [29] = {"IQ1_M", -1},        [30] = {"BF16", DTYPE_BF16}, [34] = {"TQ1_0", -1},
-    [35] = {"TQ2_0", -1},        [39] = {"MXFP4", -1},
+    [0] = {"F32", DTYPE_F32},
+    [1] = {"F16", DTYPE_F16},
+    [2] = {"Q4_0", DTYPE_Q4_0},
+    [3] = {"Q4_1", DTYPE_Q4_1},
+    [6] = {"Q5_0", DTYPE_Q5_0},
+    [7] = {"Q5_1", DTYPE_Q5_1},
+    [8] = {"Q8_0", DTYPE_Q8_0},
+    [9] = {"Q8_1", -1},
+    [10] = {"Q2_K", DTYPE_Q2_K},
+    [11] = {"Q3_K", DTYPE_Q3_K},
+    [12] = {"Q4_K", DTYPE_Q4_K},
+    [13] = {"Q5_K", DTYPE_Q5_K},
+    [14] = {"Q6_K", DTYPE_Q6_K},
+    [15] = {"Q8_K", -1},
+    [16] = {"IQ2_XXS", -1},
+    [17] = {"IQ2_XS", -1},
+    [18] = {"IQ3_XXS", -1},
+    [19] = {"IQ1_S", -1},
+    [20] = {"IQ4_NL", DTYPE_IQ4_NL},
+    [21] = {"IQ3_S", -1},
+    [22] = {"IQ2_S", -1},
+    [23] = {"IQ4_XS", DTYPE_IQ4_XS},
+    [24] = {"I8", DTYPE_I8},
+    [25] = {"I16", -1},
+    [26] = {"I32", DTYPE_I32},
+    [27] = {"I64", -1},
+    [28] = {"F64", -1},
+    [29] = {"IQ1_M", -1},
+    [30] = {"BF16", DTYPE_BF16},
+    [34] = {"TQ1_0", -1},
+    [35] = {"TQ2_0", -1},
+    [39] = {"MXFP4", DTYPE_MXFP4},
+    [40] = {"NVFP4", -1},
+    [41] = {"Q1_0", -1},
+    [42] = {"Q2_0", -1},
 };
+
+/* Types of ik_llama.cpp, a fork of llama.cpp, from FORK_FIRST on; and types of ggml that were
+ * removed. No number of them has another meaning here. */
+enum { FORK_FIRST = 97 };
+static const char *const fork_types[] = {
+    "Q8_0_X4",
+    "Q8_1_X4",
+    "Q8_2_X4",
+    [133 - FORK_FIRST] = "Q6_0",
+    "IQ1_BN",
+    "IQ2_BN",
+    "Q8_K64",
+    "IQ2_K",
+    "IQ3_K",
+    "IQ4_K",
+    "IQ5_K",
+    "IQ6_K",
+    [144 - FORK_FIRST] = "IQ4_KS",
+    "IQ2_KS",
+    "IQ4_KSS",
+    [152 - FORK_FIRST] = "IQ5_KS",
+    "IQ2_KT",
+    "IQ3_KT",
+    "IQ4_KT",
+    "IQ3_KS",
+    "IQ2_KL",
+    "IQ1_KT",
+};
+
+/* Returns the name of a type that is known but not supported, or NULL. */
+static const char *unsupported_type(uint32_t type)
+{
+    static const char *const removed[] = {"Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8"};
+    if (type < sizeof(ggml_types) / sizeof(ggml_types[0]) && ggml_types[type].name)
+        return ggml_types[type].dtype < 0 ? ggml_types[type].name : NULL;
+    if (type >= 31 && type <= 33)
+        return removed[type - 31];
+    if (type >= 36 && type <= 38)
+        return "IQ4_NL, repacked";
+    uint32_t fork = type - FORK_FIRST;
+    return fork < sizeof(fork_types) / sizeof(fork_types[0]) ? fork_types[fork] : NULL;
+}
 
 /* Lists the supported types, for messages. */
 static const char *list_types(char *out, size_t n_bytes)
@@ -90,14 +156,16 @@ static int read_dtype(struct gguf *g, enum dtype *out_dtype, struct error *err)
     int rc = gguf_read_u32(g, &type, err);
     if (rc)
         return rc;
-    if (type >= sizeof(ggml_types) / sizeof(ggml_types[0]) || !ggml_types[type].name)
+    const char *unsupported = unsupported_type(type);
+    if (!unsupported &&
+        (type >= sizeof(ggml_types) / sizeof(ggml_types[0]) || !ggml_types[type].name))
         return gguf_bad(g, start, err, "unknown tensor type %" PRIu32, type);
-    if (ggml_types[type].dtype < 0) {
+    if (unsupported) {
         char known[128];
         error_set(err, STATUS_UNIMPLEMENTED,
                   "%s: offset %" PRIu64 ": %s: tensor type %s is not known, only %s are; get the "
                   "model in one of these types, or quantize it to one",
-                  source_name(g->reader.source), start, g->scope, ggml_types[type].name,
+                  source_name(g->reader.source), start, g->scope, unsupported,
                   list_types(known, sizeof(known)));
         return error_reason(err, REASON_TENSOR_TYPE_UNSUPPORTED);
     }

@@ -61,11 +61,11 @@ bool pack_super_row(struct weight_cpu *w, uint32_t row, const uint8_t *raw)
     float max = 0.0f;
     for (uint32_t i = 0; i < w->base.k_total / RUN_K; i += f.runs) {
         dequant_run_exact(source, raw, i, &run);
-        if (!isfinite(run.d) || !isfinite(run.m))
+        if (!isfinite(f.table == SUPER_FP4 ? run.d * 12.0f : run.d) || !isfinite(run.m))
             return false;
         max = fmaxf(max, fmaxf(fabsf(run.d), fabsf(run.m)));
     }
-    float unit = max / (float)SUPER_SCALE_MAX;
+    float unit = max / (float)super_scale_max(f);
     if (unit == 0.0f)
         unit = 1.0f;
     memcpy((uint8_t *)w + w->units_offset + (size_t)row * sizeof(unit), &unit, sizeof(unit));
@@ -110,5 +110,7 @@ int pack_super_weight_at(const struct weight_cpu *w, uint32_t row, uint32_t k)
             min = super[l.mins + sub / 4 * 64 + lane * 4 + super_min_byte(sub)];
     }
     const uint8_t *run = super + l.codes + r * l.run_bytes + (size_t)lane * 4;
-    return isd * scale * ((int)code_at(run, f.bits, k % RUN_K) - f.zero) + ism * min;
+    int q = (int)code_at(run, f.bits, k % RUN_K);
+    const int8_t *table = dequant_table((enum dtype)w->base.source);
+    return isd * scale * (table != NULL ? table[q] : q - f.zero) + ism * min;
 }

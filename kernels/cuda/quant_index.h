@@ -12,6 +12,7 @@
  *       codes, 8 bits: [run][lane][a 4]                  signed bytes q
  *              4 bits: [lane][run][row g, row g+8]       low nibbles a[0|1], high nibbles a[2|3]
  *              2 bits: [lane][run]                       bits 2i, 2i+1 of a byte: a[i]
+ *              table:  as 4 bits, but a half word has the four codes of a[0|1], then a[2|3]
  *       high codes, 1 bit:  [lane]                       bit 4·run + i of a byte: a[i]
  *                   2 bits: as codes
  *       scales, i16: [g][run][row g, row g+8]            of run
@@ -58,6 +59,9 @@ enum quant_form {
     QUANT_Q2_K,
     QUANT_Q3_K,
     QUANT_Q6_K,
+    QUANT_IQ4_NL, /* forms with a table of values for their 4-bit codes */
+    QUANT_MXFP4,
+    QUANT_IQ4_XS,
     N_QUANT_FORMS
 };
 
@@ -112,13 +116,44 @@ QUANT_FN int32_t quant_zero(uint32_t form)
  * 16-bit scale per run. */
 QUANT_FN bool quant_is_super(uint32_t form)
 {
-    return form >= QUANT_Q5_K;
+    return (form >= QUANT_Q5_K && form <= QUANT_Q6_K) || form == QUANT_IQ4_XS;
+}
+
+/* Returns true if codes are indices of a table of signed bytes. */
+QUANT_FN bool quant_has_table(uint32_t form)
+{
+    return form >= QUANT_IQ4_NL;
+}
+
+/* Returns four values of the form's table, from value 4·i on, as a word. */
+QUANT_FN uint32_t quant_table_word(uint32_t form, uint32_t i)
+{
+    return form == QUANT_MXFP4 ? (i == 0   ? 0x03020100u
+                                  : i == 1 ? 0x0C080604u
+                                  : i == 2 ? 0xFDFEFF00u
+                                           : 0xF4F8FAFCu)
+                               : (i == 0   ? 0xBFAD9881u
+                                  : i == 1 ? 0xF6EADDCFu
+                                  : i == 2 ? 0x26190D01u
+                                           : 0x71594535u);
+}
+
+/* Returns the value of a code. */
+QUANT_FN int32_t quant_table_at(uint32_t form, uint32_t code)
+{
+    return (int32_t)((quant_table_word(form, code / 4) >> code % 4 * 8 & 0xFF) ^ 128) - 128;
+}
+
+/* Returns true if codes in a fragment are signed bytes. */
+QUANT_FN bool quant_is_signed(uint32_t form)
+{
+    return form == QUANT_INT8 || quant_has_table(form);
 }
 
 /* Returns the sub-blocks of a run. */
 QUANT_FN uint32_t quant_subs(uint32_t form)
 {
-    return form >= QUANT_Q2_K ? 2 : 1;
+    return form >= QUANT_Q2_K && form <= QUANT_Q6_K ? 2 : 1;
 }
 
 QUANT_FN bool quant_has_mins(uint32_t form)
@@ -138,10 +173,11 @@ QUANT_FN bool quant_is_wide(uint32_t form)
 }
 
 /* Returns the runs whose Σ scale·Σ(q − zero)·lo fits 32 bits, for wide forms with 16-bit scales
- * (Σ|lo| ≤ 127·32 per run): 8·4064·128·255, 4·4064·16·8191 and 2·4064·31·8191 are below 2^31. */
+ * (Σ|lo| ≤ 127·32 per run): 8·4064·128·255, 8·4064·12·2048, 4·4064·16·8191 and 2·4064·31·8191 are
+ * below 2^31. */
 QUANT_FN uint32_t quant_flush_runs(uint32_t form)
 {
-    return form == QUANT_INT8 ? 8 : form == QUANT_Q5_0 ? 4 : 2;
+    return quant_is_signed(form) ? 8 : form == QUANT_Q5_0 ? 4 : 2;
 }
 
 QUANT_FN uint32_t quant_code_bytes(uint32_t form)
@@ -250,6 +286,9 @@ CUDA_HD struct quant_place quant_code_place(uint32_t form, uint32_t run, uint32_
     if (bits == 8) {
         p.byte = run * 512 + lane * 16 + word * 4 + j;
         p.shift = 0;
+    } else if (quant_has_table(form)) {
+        p.byte = lane * 16 + run * 8 + word % 2 * 4 + word / 2 * 2 + j / 2;
+        p.shift = j % 2 * 4;
     } else if (bits >= 4) {
         p.byte = lane * 16 + run * 8 + word % 2 * 4 + j;
         p.shift = word / 2 * 4;
@@ -312,7 +351,7 @@ CUDA_HD int32_t quant_weight_at(const struct quant_layout *l, const uint8_t *pan
         p = quant_high_place(form, run % 2, row, in_run);
         q |= (pair[p.byte] >> p.shift & ((1 << (bits - low)) - 1)) << low;
     }
-    q -= quant_zero(form);
+    q = quant_has_table(form) ? quant_table_at(form, (uint32_t)q) : q - quant_zero(form);
     uint32_t at = quant_scale_place(form, run % 2, row, quant_subs(form) == 2 ? in_run / 16 : 0);
     if (!quant_is_super(form)) {
         int32_t w = q * (int16_t)(scales[at] | scales[at + 1] << 8);

@@ -42,6 +42,7 @@ static const struct layer head_layers[] = {
 static const enum dtype integer_types[] = {
     DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_0, DTYPE_Q5_1,
     DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_Q3_K, DTYPE_Q2_K,
+    DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4,
 };
 enum { N_INTEGER_TYPES = sizeof(integer_types) / sizeof(integer_types[0]) };
 /* A weight that stays in an L2 cache. */
@@ -264,6 +265,8 @@ static struct weight *make_weight(const struct bench *b, const struct layer *lay
                            : layer->type == DTYPE_Q6_K ? 208
                                                        : 0;
             memcpy(raw + at + scale, layer->type == DTYPE_BF16 ? &half : &d, 2);
+            if (layer->type == DTYPE_MXFP4)
+                raw[at] = 120;
             if (layer->type == DTYPE_Q4_1 || layer->type == DTYPE_Q5_1 ||
                 layer->type == DTYPE_Q4_K || layer->type == DTYPE_Q5_K || layer->type == DTYPE_Q2_K)
                 memcpy(raw + at + scale + 2, &d, 2);

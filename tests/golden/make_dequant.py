@@ -17,6 +17,7 @@ TYPES = {
     Q.F16: None, Q.BF16: None,
     Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2],
     Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208],
+    Q.IQ4_NL: [0], Q.IQ4_XS: [0], Q.MXFP4: [],
 }
 EXTREME = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C00], dtype=np.uint16)
 
@@ -31,6 +32,9 @@ def blocks(kind, rng):
         return bits.view(np.uint8).reshape(BLOCKS, 64)
     size = gguf.GGML_QUANT_SIZES[kind][1]
     raw = rng.integers(0, 256, (BLOCKS, size)).astype(np.uint8)
+    if kind == Q.MXFP4:  # E8M0: every exponent whose largest value is finite
+        raw[:, 0] = rng.integers(0, 253, BLOCKS)
+        raw[: 4, 0] = [0, 1, 2, 252]
     for offset in TYPES[kind]:
         scale = (rng.standard_normal(BLOCKS) * 0.02).astype(np.float16).view(np.uint16)
         wild = rng.integers(0, 1 << 16, BLOCKS).astype(np.uint16)

@@ -27,7 +27,7 @@ for operands in tmm0,tmm4,tmm6=8 tmm2,tmm5,tmm6=4 tmm3,tmm5,tmm7=2; do
     [ "$n" -ge "${operands#*=}" ] || { echo "linear_int_amx.c: $n times tdpbsud ${operands%=*}, at least ${operands#*=} expected"; failed=1; }
 done
 # Each form S has a function of its own that multiplies codes and hands their planes to the tiles.
-for type in Q5_0 Q5_1 Q2_K Q3_K Q5_K Q6_K 24_bits; do
+for type in Q5_0 Q5_1 Q2_K Q3_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 24_bits; do
     name=amx_panel_DTYPE_$type
     [ $type != 24_bits ] || name=amx_panel_24_bits
     name=$(objdump -t "$folder/linear_int_amx.c.o" | grep -oE "\b$name(\.[a-z0-9.]+)?$" | grep -v cold || true) # the compiler may add an ending

@@ -493,7 +493,7 @@ ALWAYS_INLINE void amx_panel_super(struct amx_block *b, uint32_t n, struct super
     for (uint32_t run = 0; run < n_runs; run += PIECE_RUNS) {
         uint32_t end = n_runs - run < PIECE_RUNS ? n_runs : run + PIECE_RUNS;
 #pragma GCC unroll 2
-        for (unsigned i = 0; i < AMX_MAX_PARTS; i++) {
+        for (unsigned i = 0; i < cut.n_parts; i++) {
             amx_unpack_super(w, panel, f, cut.bias, cut.parts[i], b->planes, run, end);
             if (amx_part_planes(cut.parts[i]) == 2)
                 amx_multiply_two(b, i, run / 2, (end + 1) / 2);
@@ -552,8 +552,12 @@ ALWAYS_INLINE bool amx_takes(const struct weight_cpu *w, uint32_t n_rows)
     uint32_t min_rows = AMX_MIN_ROWS;
     if (w->format == PACK_SUPER) {
         struct amx_cut cut = amx_cuts[w->base.source];
-        unsigned n_planes = amx_part_planes(cut.parts[0]) + amx_part_planes(cut.parts[1]);
-        min_rows = n_planes == 4 ? AMX_MIN_ROWS_FOUR : AMX_MIN_ROWS_THREE;
+        unsigned n_planes = amx_part_planes(cut.parts[0]);
+        if (cut.n_parts > 1)
+            n_planes += amx_part_planes(cut.parts[1]);
+        min_rows = n_planes == 4   ? AMX_MIN_ROWS_FOUR
+                   : n_planes == 3 ? AMX_MIN_ROWS_THREE
+                                   : AMX_MIN_ROWS;
     }
     return n_rows >= min_rows && amx_knows(w);
 }

@@ -20,8 +20,11 @@
  *            no isd < 0,   19   V < 2^24: V mod 2^16: 2, V / 2^16: 1         252
  *            no ism > 0
  *
- * The last two lines: Q5_K in files has no such signs, so it takes three planes, with carries.
- * V mod 2^16 is one multiplication that wraps. V / 2^16 = (V / 2^11) / 2^5 comes from the
+ *     IQ4_XS 2047·4064     23   as the line above: 8 and 8 bits in V / 2^16    254
+ *     IQ4_NL, MXFP4        15   one part of 16 bits, as forms Q4 and Q8
+ *
+ * The lines of two for Q5_K: Q5_K in files has no such signs, so it takes three planes, with
+ * carries. V mod 2^16 is one multiplication that wraps. V / 2^16 = (V / 2^11) / 2^5 comes from the
  * carry-free digits.
  *
  * Vector instructions per four columns × 16 outputs and part, without scales and stores: 2 for a
@@ -39,6 +42,11 @@ typedef __m512i vi;
 #define VI(op)    _mm512_##op
 #define VI_SI(op) _mm512_##op##_si512
 
+ALWAYS_INLINE vi vi_broadcast128(__m128i x)
+{
+    return _mm512_broadcast_i32x4(x);
+}
+
 /* clang-format off */
 #include "kernels/cpu/linear/super_codes_impl.h"
 /* clang-format on */
@@ -55,7 +63,7 @@ enum amx_part_kind {
     PART_WORD,  /* two planes, digits of `bits` bits */
     PART_BYTE,  /* a single plane */
     PART_BYTES, /* two planes of two digits, each of `bits` bits */
-    PART_TOP,   /* a single plane: V / 2^16 of V < 2^24, q < 32 */
+    PART_TOP,   /* a single plane: V / 2^16 of V < 2^24, from a digit of `bits` bits and the rest */
 };
 
 struct amx_part {
@@ -77,11 +85,14 @@ static const struct amx_cut amx_cuts[N_DTYPES] = {
     [DTYPE_Q3_K] = {20, 2, {{PART_BYTE, 0, 5}, {PART_WORD, 5, AMX_REST}}},
     [DTYPE_Q5_K] = {24, 2, {{PART_WORD, 0, 11}, {PART_WORD, 11, AMX_REST}}},
     [DTYPE_Q6_K] = {25, 2, {{PART_WORD, 0, 10}, {PART_WORD, 10, AMX_REST}}},
+    [DTYPE_IQ4_NL] = {15, 1, {{PART_WORD, 0, AMX_REST}}},
+    [DTYPE_IQ4_XS] = {23, 2, {{PART_WORD, 0, AMX_REST}, {PART_TOP, 16, 8}}},
+    [DTYPE_MXFP4] = {15, 1, {{PART_WORD, 0, AMX_REST}}},
 };
 
 /* The cut for Q5_K without negative isd and positive ism. */
 static const struct amx_cut amx_cut_24_bits = {
-    19, 2, {{PART_WORD, 0, AMX_REST}, {PART_TOP, 16, AMX_REST}}};
+    19, 2, {{PART_WORD, 0, AMX_REST}, {PART_TOP, 16, 11}}};
 
 ALWAYS_INLINE unsigned amx_part_planes(struct amx_part part)
 {
@@ -186,7 +197,7 @@ ALWAYS_INLINE struct amx_scale amx_super_scale(const uint8_t *super, const struc
         v.scale = vi_mul32(v.scale, _mm512_cvtepi8_epi32(bytes));
     }
     if (f.zero > 0)
-        v.start = vi_sub32(v.start, vi_slli32(v.scale, (unsigned)__builtin_ctz(f.zero)));
+        v.start = vi_sub32(v.start, vi_mul32(v.scale, vi_set1(f.zero)));
     if (f.offsets) {
         vi offset = amx_load_i16(super + 32);
         if (f.subs > 0) {
@@ -220,19 +231,19 @@ ALWAYS_INLINE vi amx_both_bytes(vi halves)
     return _mm512_add_epi16(halves, _mm512_slli_epi16(halves, 8));
 }
 
-/* Returns V / 2^16 of every second column. */
-ALWAYS_INLINE vi amx_top_of(vi codes, const struct amx_scale digit[2])
+/* Returns V / 2^16 of every second column; the first digit has `bits` bits. */
+ALWAYS_INLINE vi amx_top_of(vi codes, const struct amx_scale digit[2], unsigned bits)
 {
     vi low = _mm512_add_epi16(_mm512_mullo_epi16(codes, digit[0].scale), digit[0].start),
        high = _mm512_add_epi16(_mm512_mullo_epi16(codes, digit[1].scale), digit[1].start);
-    return _mm512_srli_epi16(_mm512_add_epi16(high, _mm512_srli_epi16(low, 11)), 5);
+    return vi_srl16(_mm512_add_epi16(high, vi_srl16(low, bits)), 16 - bits);
 }
 
 /* Sets each digit's factor for the codes, and its addend, for a part. */
 ALWAYS_INLINE void amx_digits_of(struct amx_scale v, struct amx_part part,
                                  struct amx_scale digit[2])
 {
-    const struct amx_part top[2] = {{PART_WORD, 0, 11}, {PART_WORD, 11, AMX_REST}};
+    const struct amx_part top[2] = {{PART_WORD, 0, part.bits}, {PART_WORD, part.bits, AMX_REST}};
     int n = part.kind == PART_TOP || part.kind == PART_BYTES ? 2 : 1;
 #pragma GCC unroll 2
     for (int i = 0; i < n; i++) {
@@ -246,9 +257,9 @@ ALWAYS_INLINE void amx_digits_of(struct amx_scale v, struct amx_part part,
 }
 
 ALWAYS_INLINE void amx_put_part(uint8_t *dst, vi codes, const struct amx_scale digit[2],
-                                enum amx_part_kind kind)
+                                struct amx_part part)
 {
-    switch (kind) {
+    switch (part.kind) {
     case PART_WORD:
         amx_put_planes(dst, codes, digit[0].scale, digit[0].start);
         break;
@@ -260,8 +271,8 @@ ALWAYS_INLINE void amx_put_part(uint8_t *dst, vi codes, const struct amx_scale d
         vi_store(dst, amx_put_bytes(codes, digit[0].scale, digit[0].start));
         break;
     case PART_TOP: {
-        vi even = amx_top_of(vi_and(codes, _mm512_set1_epi16(0xFF)), digit),
-           odd = amx_top_of(_mm512_srli_epi16(codes, 8), digit);
+        vi even = amx_top_of(vi_and(codes, _mm512_set1_epi16(0xFF)), digit, part.bits),
+           odd = amx_top_of(_mm512_srli_epi16(codes, 8), digit, part.bits);
         vi_store(dst, vi_or(even, _mm512_slli_epi16(odd, 8)));
         break;
     }
@@ -286,7 +297,7 @@ ALWAYS_INLINE void amx_unpack_super(const struct weight_cpu *w, const uint8_t *p
             amx_digits_of(amx_super_scale(super, &at, f, bias, r * f.subs + h), part, digit);
 #pragma GCC unroll 8
             for (uint32_t g = h * groups; g < (h + 1) * groups; g++)
-                amx_put_part(dst + (size_t)g * 64, super_codes(codes, f.bits, g), digit, part.kind);
+                amx_put_part(dst + (size_t)g * 64, super_codes(codes, f, f.bits, g), digit, part);
         }
         if (++r == w->super_runs) {
             r = 0;

@@ -1,7 +1,9 @@
-/* linear_super_impl.h in AVX2: 8 outputs in the 8 dword lanes, half a panel. Codes have at most 6
- * bits. So products of two groups of columns add up in 16 bits (2·63·127·2 < 2^15). With codes of 5
- * bits or fewer, four groups do (4·31·127·2 < 2^15). Then a vpmaddwd with (scale, scale) widens the
- * sum to 32 bits. PACK_INT8 has its own kernel. */
+/* linear_super_impl.h in AVX2: 8 outputs in the 8 dword lanes, half a panel. Codes of IQ4 are
+ * bytes. Their low and high 4 bits are multiplied apart, and eight groups of columns add up in 16
+ * bits (8·15·127·2 < 2^15). Other codes have at most 6 bits. So products of two groups of columns
+ * add up in 16 bits (2·63·127·2 < 2^15). With codes of 5 bits or fewer, four groups do (4·31·127·2
+ * < 2^15). Then a vpmaddwd with (scale, scale) widens the sum to 32 bits. PACK_INT8 has its own
+ * kernel. */
 #include <immintrin.h>
 
 #include "kernels/cpu/inner.h"
@@ -15,6 +17,10 @@ typedef __m256i vi;
 #include "kernels/cpu/vec/vec_int.h"
 /* clang-format on */
 
+ALWAYS_INLINE vi vi_broadcast128(__m128i x)
+{
+    return _mm256_broadcastsi128_si256(x);
+}
 ALWAYS_INLINE vi vi_load_i8(const void *p)
 {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
@@ -37,6 +43,20 @@ ALWAYS_INLINE vi vi_dot(vi acc, vi codes, vi a)
 {
     vi products = _mm256_maddubs_epi16(codes, a);
     return _mm256_add_epi32(acc, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+}
+
+/* Returns the low or the high 4 bits of each byte. */
+ALWAYS_INLINE vi vi_nibbles(vi codes, unsigned high)
+{
+    return vi_and(high ? vi_srl16(codes, 4) : codes, vi_set1_8(15));
+}
+/* vi_dot() of codes up to 255. */
+ALWAYS_INLINE vi vi_dot_bytes(vi acc, vi codes, vi a)
+{
+    vi low = _mm256_maddubs_epi16(vi_nibbles(codes, 0), a),
+       high = _mm256_maddubs_epi16(vi_nibbles(codes, 1), a);
+    acc = _mm256_add_epi32(acc, _mm256_madd_epi16(low, _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
 }
 
 static void super_put(const struct linear_job *job, uint32_t row, uint32_t n, vi even, vi odd);
@@ -70,13 +90,15 @@ ALWAYS_INLINE vi super_scales(const uint8_t *scales, struct super_form f, uint32
 }
 
 /* Computes s −= scale·zero·A of a run. With halves: (scale, scale') times (A, A'), which are
- * adjacent. Whole: (2·scale, 0) times (−8·A, A), because zero is 16. */
+ * adjacent. Whole: (zero/8·scale, 0) times (−8·A, A), or (scale, −4·scale) for a zero of 12. */
 ALWAYS_INLINE void super_zero(const struct super_place *a, struct super_form f, const vi scale[2],
                               int n_rows, vi s[][MAX_PANELS])
 {
-    const vi low = vi_set1(0xFFFF), halves = VI(blend_epi16)(scale[0], scale[1], 0xAA);
-    const vi scaled = f.subs == 2 ? VI(slli_epi16)(halves, f.zero == 32 ? 5 : 2)
-                                  : VI(slli_epi16)(vi_and(scale[0], low), 1);
+    const vi low = vi_set1(0xFFFF), halves = VI(blend_epi16)(scale[0], scale[1], 0xAA),
+             minus_4 = VI(sub_epi16)(vi_zero(), VI(slli_epi16)(scale[0], 2));
+    const vi scaled = f.subs == 2    ? VI(slli_epi16)(halves, f.zero == 32 ? 5 : 2)
+                      : f.zero == 12 ? VI(blend_epi16)(scale[0], minus_4, 0xAA)
+                                     : VI(slli_epi16)(vi_and(scale[0], low), f.zero == 128 ? 4 : 1);
 #pragma GCC unroll 8
     for (int m = 0; m < n_rows; m++)
         if (f.subs == 2)
@@ -92,20 +114,24 @@ ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const c
                              struct super_form f, unsigned code_bits, int n_rows, int n_panels,
                              vi s[][MAX_PANELS])
 {
-    const uint32_t batch = f.bits == 6 ? 2 : 4;
+    const bool bytes = f.table == SUPER_IQ4;
+    const uint32_t batch = bytes ? 8 : f.bits == 6 ? 2 : 4, n_passes = bytes ? 2 : 1;
     const vi scale[2] = {super_scales(scales[0], f, 0),
                          f.subs == 2 ? super_scales(scales[0], f, 1) : vi_zero()};
     (void)n_panels; /* half a panel */
 #pragma GCC unroll 8
-    for (uint32_t first = 0; first < 8; first += batch) {
+    for (uint32_t i = 0; i < 8 * n_passes; i += batch) {
+        const uint32_t first = i % 8, pass = i / 8; /* pass 1: the high 4 bits of bytes */
         vi products[MAX_TILE_ROWS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (uint32_t g = first; g < first + batch; g++) {
-            if (code_bits == f.bits && g < f.bits)
+            if (code_bits == f.bits && g < f.bits && pass == 0)
                 super_fetch(codes[0] + g * 64, 64);
-            vi w = super_codes(codes[0], code_bits, g);
-            if (keep != NULL)
+            vi w = super_codes(codes[0], f, code_bits, g);
+            if (keep != NULL && pass == 0)
                 vi_store(keep[0] + g * 64, w);
+            if (bytes)
+                w = vi_nibbles(w, pass);
 #pragma GCC unroll 8
             for (int m = 0; m < n_rows; m++) {
                 vi product = VI(maddubs_epi16)(w, vi_set1(four_at(super_lo(a, m) + g * 4)));
@@ -115,7 +141,9 @@ ALWAYS_INLINE void super_run(const struct super_place *a, const uint8_t *const c
         }
 #pragma GCC unroll 8
         for (int m = 0; m < n_rows; m++)
-            s[m][0] = vi_madd16(s[m][0], products[m], scale[f.subs == 2 ? first / 4 : 0]);
+            s[m][0] = vi_madd16(s[m][0], products[m],
+                                pass == 1 ? VI(slli_epi16)(scale[0], 4)
+                                          : scale[f.subs == 2 ? first / 4 : 0]);
     }
     if (f.zero != 0)
         super_zero(a, f, scale, n_rows, s);

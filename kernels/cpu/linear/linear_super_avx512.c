@@ -13,6 +13,10 @@ typedef __m512i vi;
 #include "kernels/cpu/vec/vec_int.h"
 /* clang-format on */
 
+ALWAYS_INLINE vi vi_broadcast128(__m128i x)
+{
+    return _mm512_broadcast_i32x4(x);
+}
 ALWAYS_INLINE vi vi_load_i8(const void *p)
 {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -37,6 +41,7 @@ ALWAYS_INLINE vi vi_dot(vi acc, vi codes, vi a)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(a));
     return acc;
 }
+#define vi_dot_bytes vi_dot
 
 /* Stores 16 finished totals of a row from output n on. */
 ALWAYS_INLINE void super_put(const struct linear_job *job, uint32_t row, uint32_t n, vi even,
@@ -69,7 +74,7 @@ ALWAYS_INLINE void super_sub_block(const struct super_place *a, const uint8_t *c
         for (int p = 0; p < n_panels; p++) {
             if (code_bits == f.bits && g < f.bits)
                 super_fetch(codes[p] + g * 64, 64);
-            w[p] = super_codes(codes[p], code_bits, g);
+            w[p] = super_codes(codes[p], f, code_bits, g);
             if (keep != NULL)
                 vi_store(keep[p] + g * 64, w[p]);
         }
@@ -166,7 +171,7 @@ ALWAYS_INLINE void linear_panels(const struct linear_job *job, const struct line
         return;
     }
     uint8_t *pairs = (uint8_t *)share->scratch + 2 * (size_t)n_runs * INT8_RUN_BYTES;
-    for (int p = 0; p < MAX_PANELS && !super_is_direct(f); p++) {
+    for (int p = 0; p < MAX_PANELS && !super_is_direct(f) && f.table == SUPER_NO_TABLE; p++) {
         expand_scales(&src, f, n_runs, src.packed[p], pairs);
         src.pairs[p] = pairs;
         pairs += (size_t)n_runs * (f.subs == 2 ? 256 : 128);

@@ -77,11 +77,11 @@ ALWAYS_INLINE bool super_halves_have_zero(struct super_form f)
     return f.subs == 2 && f.zero != 0;
 }
 
-/* Returns the number of runs whose S fits 32 bits: 16·32·127·128·255, 4·32·127·16·8191,
- * 2·32·127·(31 + 1)·8191 < 2^31. */
+/* Returns the number of runs whose S fits 32 bits: 16·32·127·128·255, 16·32·127·127·255,
+ * 16·32·127·12·2048, 4·32·127·16·8191, 2·32·127·(31 + 1)·8191 < 2^31. */
 ALWAYS_INLINE uint32_t super_direct_runs(struct super_form f)
 {
-    return f.bits == 8 ? 16 : f.offsets ? 2 : 4;
+    return f.bits == 8 || f.table != SUPER_NO_TABLE ? 16 : f.offsets ? 2 : 4;
 }
 
 /* Returns −zero·A, from −8·A. */
@@ -93,6 +93,8 @@ ALWAYS_INLINE vi super_start(int32_t minus_8, int zero)
         return vi_zero();
     case 4:
         return vi_srai32(v, 1);
+    case 12:
+        return vi_add32(v, vi_srai32(v, 1));
     case 16:
         return vi_slli32(v, 1);
     case 32:
@@ -134,6 +136,12 @@ ALWAYS_INLINE void super_flush(struct super_total *t, const uint8_t *super, uint
     super_add(t, s, vi_load_i16(isd));
     if (f.offsets)
         super_add(t, m, vi_load_i16(isd + PANEL_ROWS));
+}
+
+/* Returns acc + the products of four codes and four signed bytes. */
+ALWAYS_INLINE vi super_dot(struct super_form f, vi acc, vi codes, vi a)
+{
+    return f.table == SUPER_IQ4 ? vi_dot_bytes(acc, codes, a) : vi_dot(acc, codes, a);
 }
 
 #include "kernels/cpu/linear/super_outliers_impl.h"

@@ -17,7 +17,7 @@ ALWAYS_INLINE void super_add_plane(struct super_total *total, struct super_total
     total->odd = vi_add64(total->odd, vi_sub64(vi_slli64(plane.odd, 8), plane.odd));
 }
 
-/* For direct forms. A group's product is below 126·4·32·8191. */
+/* For direct forms. A group's product is below 126·4·32·8191, or 126·4·127·255. */
 ALWAYS_INLINE void super_outliers_direct(const struct linear_job *job, uint32_t row,
                                          const struct super_source *src, struct super_form f,
                                          unsigned code_bits, int n_panels,
@@ -35,8 +35,8 @@ ALWAYS_INLINE void super_outliers_direct(const struct linear_job *job, uint32_t 
         for (int p = 0; p < n_panels; p++) {
             const int16_t *scales =
                 (const int16_t *)(const void *)(src->scales[p] + run * src->scale_run);
-            vi codes = super_codes(src->codes[p] + run * src->code_run, code_bits, o->group % 8),
-               s = vi_mul32(vi_dot(start, codes, hi), vi_load_i16(scales));
+            vi codes = super_codes(src->codes[p] + run * src->code_run, f, code_bits, o->group % 8),
+               s = vi_mul32(super_dot(f, start, codes, hi), vi_load_i16(scales));
             if (f.offsets) /* (offset, 0) times (A, its sign) */
                 s = vi_madd16(s, vi_load_u16(scales + PANEL_ROWS), vi_set1(o->in_high_half >> 16));
             super_add_direct(&plane[p], s);
@@ -74,7 +74,7 @@ ALWAYS_INLINE void super_outliers_scaled(const struct linear_job *job, uint32_t 
                 const uint8_t *super = src->packed[p] + (size_t)i * src->scale_super,
                               *codes = src->codes[p] + (size_t)i * src->code_super +
                                        (size_t)r * src->code_run;
-                vi d = vi_dot(start, super_codes(codes, code_bits, g), hi);
+                vi d = super_dot(f, start, super_codes(codes, f, code_bits, g), hi);
                 s[p] = vi_add32(
                     s[p], vi_mul32(d, vi_load_i8(super + src->at.scales + 16 * sub + src->lane)));
                 if (!f.offsets)

@@ -1,7 +1,8 @@
 /* vec_int.h: vectors of dwords for the integer linears, with the same names for both instruction
  * sets. The includer defines vi, VI(op) as the set's intrinsic, and VI_SI(op) as the intrinsic on
  * whole registers. The includer also defines the functions that differ between the sets:
- * vi_load_i8, vi_load_i16, vi_load_u16, vi_madd16, vi_dot. */
+ * vi_broadcast128, vi_load_i8, vi_load_i16, vi_load_u16, vi_madd16, vi_dot,
+ * vi_dot_bytes. */
 #pragma once
 
 #include "kernels/cpu/inner.h"

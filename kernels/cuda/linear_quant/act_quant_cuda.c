@@ -19,7 +19,11 @@ static int allow_shared(uint32_t max_shared)
     int code = cuda_allow_quant_4bit(max_shared);
     if (code == 0)
         code = cuda_allow_quant_8bit(max_shared);
-    return code != 0 ? code : cuda_allow_quant_super(max_shared);
+    if (code == 0)
+        code = cuda_allow_quant_super(max_shared);
+    if (code == 0)
+        code = cuda_allow_quant_table(max_shared);
+    return code;
 }
 
 int act_quant_create(struct act_quant *q, struct device *device, uint32_t max_rows, uint32_t max_k,

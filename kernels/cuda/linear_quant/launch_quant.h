@@ -32,6 +32,8 @@ int cuda_launch_quant_8bit(void *stream, const struct quant_linear *args,
                            const struct quant_plan *plan);
 int cuda_launch_quant_super(void *stream, const struct quant_linear *args,
                             const struct quant_plan *plan);
+int cuda_launch_quant_table(void *stream, const struct quant_linear *args,
+                            const struct quant_plan *plan);
 int cuda_launch_quant_finish(void *stream, const struct quant_linear *args, uint32_t n_splits);
 /* linear_finish of parts[0]; with two planes its y holds the high plane. */
 int cuda_launch_quant_rank_sums(void *stream, const struct quant_linear *args, const int32_t *low,
@@ -40,6 +42,7 @@ int cuda_launch_quant_rank_sums(void *stream, const struct quant_linear *args, c
 int cuda_allow_quant_4bit(uint32_t max_shared);
 int cuda_allow_quant_8bit(uint32_t max_shared);
 int cuda_allow_quant_super(uint32_t max_shared);
+int cuda_allow_quant_table(uint32_t max_shared);
 
 #ifdef __cplusplus
 }

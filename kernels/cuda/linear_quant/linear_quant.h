@@ -72,6 +72,10 @@
  *    ptxas: linear_quant_super.cu ILj8ELj1E registers 168 shared 1024
  *    ptxas: linear_quant_super.cu ILj8ELj2E registers 232 shared 1024
  *    ptxas: linear_quant_super.cu ILj8ELj3E registers 200 shared 1024
+ *    ptxas: linear_quant_table.cu linear_quant.*ELj0E registers 120 shared 1024
+ *    ptxas: linear_quant_table.cu linear_quant.*ELj1E registers 168 shared 1024
+ *    ptxas: linear_quant_table.cu linear_quant.*ELj2E registers 232 shared 1024
+ *    ptxas: linear_quant_table.cu linear_quant.*ELj3E registers 208 shared 1024
  *    ptx: linear_quant_4bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
  *    ptx: linear_quant_8bit.cu linear_quant mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32
  *    ptx: linear_quant_super.cu linear_quant mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32

@@ -52,9 +52,10 @@ static void add_part(struct quant_linear *args, const struct act *act,
 static int launch(struct stream_cuda *s, const struct quant_linear *args,
                   const struct quant_plan *plan)
 {
-    int code = quant_is_super(args->layout.form)  ? cuda_launch_quant_super(s->handle, args, plan)
-               : quant_is_wide(args->layout.form) ? cuda_launch_quant_8bit(s->handle, args, plan)
-                                                  : cuda_launch_quant_4bit(s->handle, args, plan);
+    int code = quant_has_table(args->layout.form)  ? cuda_launch_quant_table(s->handle, args, plan)
+               : quant_is_super(args->layout.form) ? cuda_launch_quant_super(s->handle, args, plan)
+               : quant_is_wide(args->layout.form)  ? cuda_launch_quant_8bit(s->handle, args, plan)
+                                                   : cuda_launch_quant_4bit(s->handle, args, plan);
     if (code == 0 && plan->n_splits > 1)
         code = cuda_launch_quant_finish(s->handle, args, plan->n_splits);
     return device_stream_check(s, "linear", code);

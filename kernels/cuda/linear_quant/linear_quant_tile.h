@@ -112,7 +112,7 @@ CUDA_DEVICE void quant_product(int32_t d[4], const uint32_t a[4], const uint32_t
         d[e] = quant_less_zero(FORM, sums, quant_column_half(e));
     if constexpr (quant_subs(FORM) == 2)
         mma_m16n8k16_u8s8(d, a + quant_sub_word(sub), b[sub]);
-    else if constexpr (FORM == QUANT_INT8)
+    else if constexpr (quant_is_signed(FORM))
         mma_m16n8k32_s8(d, a, b);
     else
         mma_m16n8k32_u8s8(d, a, b);

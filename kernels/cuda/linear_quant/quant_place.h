@@ -380,6 +380,46 @@ CUDA_HD uint32_t quant_bits_of(uint32_t x, uint32_t from, uint32_t to, uint32_t 
            0x01010101u * (((1u << width) - 1) << to);
 }
 
+/* Returns the bytes that the low 16 bits of `selector` choose, four bits each, from those of x and
+ * then of y. */
+CUDA_HD uint32_t quant_choose_bytes(uint32_t x, uint32_t y, uint32_t selector)
+{
+#ifdef __CUDA_ARCH__
+    return __byte_perm(x, y, selector);
+#else
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t from = selector >> 4 * i & 7;
+        bytes |= ((from < 4 ? x : y) >> from % 4 * 8 & 0xFF) << 8 * i;
+    }
+    return bytes;
+#endif
+}
+
+/* Returns the table's values for the four codes in the low 16 bits of `codes`, without their
+ * bits 3. Each half of the table gives a value. `halves` are selectors of the half by the codes'
+ * bits 3 (quant_table_halves). */
+CUDA_HD uint32_t quant_look_up(uint32_t form, uint32_t codes, uint32_t halves)
+{
+    uint32_t low = quant_choose_bytes(quant_table_word(form, 0), quant_table_word(form, 1), codes);
+    uint32_t high = quant_choose_bytes(quant_table_word(form, 2), quant_table_word(form, 3), codes);
+    return quant_choose_bytes(low, high, halves);
+}
+
+/* Returns selectors of byte i, or byte i of the second word where code i is 8 or more. */
+CUDA_HD uint32_t quant_table_halves(uint32_t codes)
+{
+    return (codes & 0x88888888u) >> 1 | 0x32103210u;
+}
+
+/* Looks up both half words of a lane's word. */
+CUDA_HD void quant_look_up_word(uint32_t form, uint32_t word, uint32_t *out_low, uint32_t *out_high)
+{
+    uint32_t codes = word & 0x77777777u, halves = quant_table_halves(word);
+    *out_low = quant_look_up(form, codes, halves);
+    *out_high = quant_look_up(form, codes >> 16, halves >> 16);
+}
+
 /* Builds the A fragment of a run from a lane's words: `codes` are those of quant_lane_codes() (8
  * bits: of the run), `high` those of quant_lane_high(). */
 CUDA_HD void quant_fragment_a(uint32_t form, uint32_t run, uint32_t a[4], const uint32_t codes[4],
@@ -388,6 +428,11 @@ CUDA_HD void quant_fragment_a(uint32_t form, uint32_t run, uint32_t a[4], const 
     const uint32_t bits = quant_bits(form), low = bits >= 4 ? 4 : 2;
     if (bits == 8) {
         a[0] = codes[0], a[1] = codes[1], a[2] = codes[2], a[3] = codes[3];
+        return;
+    }
+    if (quant_has_table(form)) {
+        quant_look_up_word(form, codes[2 * run], &a[0], &a[2]);
+        quant_look_up_word(form, codes[2 * run + 1], &a[1], &a[3]);
         return;
     }
     if (bits >= 4) {

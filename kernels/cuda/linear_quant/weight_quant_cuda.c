@@ -42,6 +42,12 @@ static uint32_t form_of(enum dtype source)
         return QUANT_Q3_K;
     case DTYPE_Q6_K:
         return QUANT_Q6_K;
+    case DTYPE_IQ4_NL:
+        return QUANT_IQ4_NL;
+    case DTYPE_IQ4_XS:
+        return QUANT_IQ4_XS;
+    case DTYPE_MXFP4:
+        return QUANT_MXFP4;
     default: /* Q4_1, Q4_K */
         return QUANT_INT4;
     }
@@ -211,14 +217,12 @@ static void or_word(uint8_t *at, uint32_t bits)
     memcpy(at, &x, sizeof(x));
 }
 
-static void put_run(const struct quant_layout *l, uint8_t *panel, uint32_t row, uint32_t i,
-                    const struct run *run)
+/* Four columns are the four bytes of a word. */
+static void put_codes(uint32_t form, uint8_t *pair, uint32_t row, uint32_t i, const struct run *run)
 {
-    uint32_t form = l->form, bits = quant_bits(form), low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
+    uint32_t bits = quant_bits(form), low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
     const uint32_t each = 0x01010101u;
-    uint8_t *pair = panel + (size_t)(i / 2) * quant_pair_bytes(form);
-    for (uint32_t k = 0; k < RUN_K;
-         k += 4) { /* in all forms four columns are the four bytes of a word */
+    for (uint32_t k = 0; k < RUN_K; k += 4) {
         uint32_t q;
         memcpy(&q, run->q + k, sizeof(q));
         struct quant_place p = quant_code_place(form, i % 2, row, k);
@@ -227,6 +231,19 @@ static void put_run(const struct quant_layout *l, uint8_t *panel, uint32_t row, 
             continue;
         p = quant_high_place(form, i % 2, row, k);
         or_word(pair + p.byte, (q >> low & each * ((1u << (bits - low)) - 1)) << p.shift);
+    }
+}
+
+static void put_run(const struct quant_layout *l, uint8_t *panel, uint32_t row, uint32_t i,
+                    const struct run *run)
+{
+    uint32_t form = l->form;
+    uint8_t *pair = panel + (size_t)(i / 2) * quant_pair_bytes(form);
+    if (!quant_has_table(form))
+        put_codes(form, pair, row, i, run);
+    for (uint32_t k = 0; quant_has_table(form) && k < RUN_K; k++) {
+        struct quant_place p = quant_code_place(form, i % 2, row, k);
+        pair[p.byte] |= (uint8_t)(run->q[k] << p.shift);
     }
     uint8_t *scales = pair + quant_scales_at(form);
     if (quant_is_super(form)) {

@@ -105,9 +105,10 @@ static __global__ void __launch_bounds__(WIDEN_THREADS)
 typedef void widen_kernel(const struct widen_job job);
 
 static widen_kernel *const kernels[N_QUANT_FORMS] = {
-    widen_rows<QUANT_INT4>, widen_rows<QUANT_INT4_PLAIN>, widen_rows<QUANT_INT8>,
-    widen_rows<QUANT_Q5_0>, widen_rows<QUANT_Q5_1>,       widen_rows<QUANT_Q5_K>,
-    widen_rows<QUANT_Q2_K>, widen_rows<QUANT_Q3_K>,       widen_rows<QUANT_Q6_K>,
+    widen_rows<QUANT_INT4>,   widen_rows<QUANT_INT4_PLAIN>, widen_rows<QUANT_INT8>,
+    widen_rows<QUANT_Q5_0>,   widen_rows<QUANT_Q5_1>,       widen_rows<QUANT_Q5_K>,
+    widen_rows<QUANT_Q2_K>,   widen_rows<QUANT_Q3_K>,       widen_rows<QUANT_Q6_K>,
+    widen_rows<QUANT_IQ4_NL>, widen_rows<QUANT_MXFP4>,      widen_rows<QUANT_IQ4_XS>,
 };
 
 int cuda_launch_widen(void *stream, const struct widen_job *job)

@@ -1,8 +1,9 @@
 /* widen.h: quantized weights as f16, for rows of prompts (docs/house/numerics.md, "Prompts on a
  * GPU"). The integer W of a weight becomes the f16 nearest to W·2^-shift. The product's sums are
  * then multiplied by the row's unit times 2^shift. The forms of 4 bits have |W| ≤ 2037 and lose
- * nothing. Q8_0 has |W| ≤ 32640; the others have |W| < 2^25.01 and shift 10. Those round once, by
- * at most 2^-11 of a weight (W beyond 2^24 also by 2^-25, on the way to a float).
+ * nothing. Q8_0 and IQ4_NL have |W| ≤ 32640, MXFP4 has |W| ≤ 24576; the others have |W| < 2^25.01
+ * and shift 10. Those round once, by at most 2^-11 of a weight (W beyond 2^24 also by 2^-25, on the
+ * way to a float).
  *
  * Arguments and launcher of widen.cu, and its functions of plain numbers for the GPU and the CPU.
  * A warp has a panel's pair (16 rows, 64 columns; quant_index.h). A lane has the four columns of
@@ -33,7 +34,8 @@ struct widen_job {
 /* Returns 2^shift. */
 QUANT_FN float widen_unit_factor(uint32_t form)
 {
-    return form == QUANT_INT4 || form == QUANT_INT4_PLAIN || form == QUANT_INT8
+    return form == QUANT_INT4 || form == QUANT_INT4_PLAIN || form == QUANT_INT8 ||
+                   form == QUANT_IQ4_NL || form == QUANT_MXFP4
                ? 1.0f
                : (float)(1 << WIDEN_SHIFT);
 }
@@ -126,8 +128,8 @@ CUDA_HD int32_t widen_integer(uint32_t form, uint32_t word, uint32_t j, int32_t 
                               int32_t offset)
 {
     int32_t code = (int32_t)(word >> 8 * j & 0xFF);
-    if (quant_bits(form) == 8)
-        code = (code ^ 128) - 128; /* signed */
+    if (quant_is_signed(form))
+        code = (code ^ 128) - 128;
     return factor * (code - quant_zero(form)) + offset;
 }
 

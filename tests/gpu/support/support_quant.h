@@ -237,6 +237,7 @@ static inline void break_rows(float *x, uint32_t m, uint32_t k)
     }
 }
 
-static const enum dtype formats[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q5_0,
-                                     DTYPE_Q5_1, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_Q2_K, DTYPE_Q3_K};
+static const enum dtype formats[] = {DTYPE_Q4_0,   DTYPE_Q4_1,   DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q5_0,
+                                     DTYPE_Q5_1,   DTYPE_Q5_K,   DTYPE_Q6_K, DTYPE_Q2_K, DTYPE_Q3_K,
+                                     DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };

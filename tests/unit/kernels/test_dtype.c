@@ -66,11 +66,12 @@ static void test_f32_rounds_to_the_nearest_even_half(void **state)
 
 static enum dtype type_of_gguf(uint32_t id)
 {
-    static const int types[31] = {
-        [1] = DTYPE_F16,   [2] = DTYPE_Q4_0,  [3] = DTYPE_Q4_1,  [6] = DTYPE_Q5_0,
-        [7] = DTYPE_Q5_1,  [8] = DTYPE_Q8_0,  [10] = DTYPE_Q2_K, [11] = DTYPE_Q3_K,
-        [12] = DTYPE_Q4_K, [13] = DTYPE_Q5_K, [14] = DTYPE_Q6_K, [30] = DTYPE_BF16};
-    assert_true(id < 31);
+    static const int types[40] = {
+        [1] = DTYPE_F16,     [2] = DTYPE_Q4_0,  [3] = DTYPE_Q4_1,  [6] = DTYPE_Q5_0,
+        [7] = DTYPE_Q5_1,    [8] = DTYPE_Q8_0,  [10] = DTYPE_Q2_K, [11] = DTYPE_Q3_K,
+        [12] = DTYPE_Q4_K,   [13] = DTYPE_Q5_K, [14] = DTYPE_Q6_K, [20] = DTYPE_IQ4_NL,
+        [23] = DTYPE_IQ4_XS, [30] = DTYPE_BF16, [39] = DTYPE_MXFP4};
+    assert_true(id < 40);
     return (enum dtype)types[id];
 }
 
@@ -90,7 +91,7 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
     } head;
     read_exactly(file, &head, sizeof(head));
     assert_memory_equal(head.magic, "SLDQ", 4);
-    assert_int_equal(head.n_types, 12);
+    assert_int_equal(head.n_types, 15);
     for (uint32_t t = 0; t < head.n_types; t++) {
         uint32_t record[4]; /* GGUF type, blocks, bytes and values per block */
         read_exactly(file, record, sizeof(record));
@@ -117,7 +118,9 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
             for (size_t i = 0; i < n; i++) { /* and in the integers of the format */
                 struct dequant_run run;
                 dequant_run_exact(type, raw, i / 32, &run);
-                int h = i % 32 / 16, q = run.q[i % 32] - (int)dequant_zero(type);
+                const int8_t *table = dequant_table(type);
+                int h = i % 32 / 16, code = run.q[i % 32],
+                    q = table ? table[code] : code - (int)dequant_zero(type);
                 float offset = type == DTYPE_Q5_1 ? run.m : -(-run.m * (float)run.mins[h]);
                 float scaled = run.d * (float)run.scales[h] * (float)q;
                 assert_true((run.m == 0.0f ? scaled : scaled + offset) == want[i]);
@@ -127,6 +130,26 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
         free(raw);
     }
     fclose(file);
+}
+
+/* gpt-oss in safetensors: byte j of a block has elements 2j and 2j + 1. */
+static void test_mxfp4_of_gpt_oss_becomes_blocks_with_the_same_values(void **state)
+{
+    (void)state;
+    enum { N = 96 };
+    static const float values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    struct random r = {3};
+    uint8_t pairs[N / 2], scales[N / 32] = {127, 0, 130}, raw[N / 32 * 17];
+    float got[N];
+    for (size_t i = 0; i < sizeof(pairs); i++)
+        pairs[i] = (uint8_t)random_u32(&r);
+    dtype_mxfp4_from_pairs(pairs, scales, N, raw);
+    assert_true(dtype_to_f32(DTYPE_MXFP4, raw, N, got));
+    for (size_t i = 0; i < N; i++) {
+        float want = ldexpf(values[pairs[i / 2] >> i % 2 * 4 & 15], scales[i / 32] - 127);
+        assert_true(got[i] == want);
+    }
 }
 
 static void test_sizes_that_do_not_fit_give_zero(void **state)
@@ -150,6 +173,7 @@ int main(void)
         cmocka_unit_test(test_every_f16_and_bf16_goes_to_f32_and_back),
         cmocka_unit_test(test_f32_rounds_to_the_nearest_even_half),
         cmocka_unit_test(test_expansion_equals_the_gguf_package_bit_for_bit),
+        cmocka_unit_test(test_mxfp4_of_gpt_oss_becomes_blocks_with_the_same_values),
         cmocka_unit_test(test_sizes_that_do_not_fit_give_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

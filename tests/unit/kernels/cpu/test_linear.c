@@ -14,8 +14,9 @@
 #include "tests/unit/kernels/support/support_kernels.h"
 
 static const enum dtype all_types[] = {
-    DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,
-    DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+    DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,   DTYPE_Q8_0,  DTYPE_Q4_0, DTYPE_Q4_1,
+    DTYPE_Q5_0, DTYPE_Q5_1,   DTYPE_Q2_K,   DTYPE_Q3_K,  DTYPE_Q4_K, DTYPE_Q5_K,
+    DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4,
 };
 enum { N_TYPES = sizeof(all_types) / sizeof(all_types[0]) };
 
@@ -198,14 +199,19 @@ static void test_integer_linear_equals_the_contract_formula(void **state)
 /* Sets the f16 scale and offset of a block, where the type has them. */
 static void set_scales(uint8_t *block, enum dtype type, uint16_t d, uint16_t m)
 {
+    if (type == DTYPE_MXFP4) {
+        block[0] = 126; /* 2^-2 */
+        return;
+    }
     size_t at = type == DTYPE_Q2_K ? 80 : type == DTYPE_Q3_K ? 108 : type == DTYPE_Q6_K ? 208 : 0;
     memcpy(block + at, &d, 2);
     if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q2_K || type == DTYPE_Q5_K)
         memcpy(block + at + 2, &m, 2);
 }
 
-static const enum dtype super_types[] = {DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K,
-                                         DTYPE_Q3_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const enum dtype super_types[] = {DTYPE_Q5_0,   DTYPE_Q5_1,   DTYPE_Q2_K,
+                                         DTYPE_Q3_K,   DTYPE_Q5_K,   DTYPE_Q6_K,
+                                         DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
 enum { N_SUPER_TYPES = sizeof(super_types) / sizeof(super_types[0]) };
 
 /* W of a whole row by the formula of super-blocks; its unit. */
@@ -217,11 +223,16 @@ static float super_row(enum dtype type, const uint8_t *raw, uint32_t k, int64_t 
         dequant_run_exact(type, raw, i, &run);
         top = fmaxf(top, fmaxf(fabsf(run.d), fabsf(run.m)));
     }
-    float u = top / 8191.0f;
+    float u = top / (type == DTYPE_IQ4_NL   ? 255.0f
+                     : type == DTYPE_IQ4_XS ? 2047.0f
+                     : type == DTYPE_MXFP4  ? 2048.0f
+                                            : 8191.0f);
+    const int8_t *table = dequant_table(type);
     for (uint32_t i = 0; i < k; i++) {
         dequant_run_exact(type, raw, i / 32, &run);
         int64_t isd = (int64_t)rintf(run.d / u), ism = (int64_t)rintf(run.m / u);
-        int h = i % 32 / 16, q = run.q[i % 32] - (int)dequant_zero(type);
+        int h = i % 32 / 16, code = run.q[i % 32],
+            q = table != NULL ? table[code] : code - (int)dequant_zero(type);
         w[i] = isd * run.scales[h] * q + ism * run.mins[h];
     }
     return u;
@@ -393,10 +404,12 @@ static void test_integer_linear_at_the_edge_of_its_range_does_not_overflow(void 
     static const struct {
         enum dtype type;
         uint32_t k;
-    } edges[] = {{DTYPE_Q4_1, 8192},   {DTYPE_Q4_1, 32768},  {DTYPE_Q8_0, 8192},
-                 {DTYPE_Q8_0, 32768},  {DTYPE_Q8_0, 131072}, {DTYPE_Q4_0, 32768},
-                 {DTYPE_Q5_0, 131072}, {DTYPE_Q5_1, 131072}, {DTYPE_Q2_K, 131072},
-                 {DTYPE_Q3_K, 131072}, {DTYPE_Q5_K, 131072}, {DTYPE_Q6_K, 131072}};
+    } edges[] = {{DTYPE_Q4_1, 8192},     {DTYPE_Q4_1, 32768},    {DTYPE_Q8_0, 8192},
+                 {DTYPE_Q8_0, 32768},    {DTYPE_Q8_0, 131072},   {DTYPE_Q4_0, 32768},
+                 {DTYPE_Q5_0, 131072},   {DTYPE_Q5_1, 131072},   {DTYPE_Q2_K, 131072},
+                 {DTYPE_Q3_K, 131072},   {DTYPE_Q5_K, 131072},   {DTYPE_Q6_K, 131072},
+                 {DTYPE_IQ4_NL, 131072}, {DTYPE_IQ4_XS, 131072}, {DTYPE_MXFP4, 131072},
+                 {DTYPE_IQ4_XS, 8192},   {DTYPE_MXFP4, 32768}};
     enum { M = 15, N = 3, KINDS = 5 }; /* each kind three times: many rows use another path */
     for (size_t e = 0; e < sizeof(edges) / sizeof(edges[0]); e++) {
         uint32_t k = edges[e].k;
@@ -452,7 +465,10 @@ static void test_packed_bytes_stay_near_those_of_the_file(void **state)
         enum dtype type = all_types[t];
         struct error err = {0};
         struct weight_desc desc = column_desc(type, N, K);
-        double most = type == DTYPE_Q2_K ? 1.20 : type == DTYPE_Q4_K ? 1.12 : 1.05;
+        double most = type == DTYPE_Q2_K    ? 1.20
+                      : type == DTYPE_Q4_K  ? 1.12
+                      : type == DTYPE_MXFP4 ? 1.07
+                                            : 1.05;
         size_t file = dtype_row_bytes(type, K) * N, ours = weight_bytes(rig.ops, &desc, &err);
         if ((double)ours > most * (double)file)
             fail_msg("%s: %zu bytes packed, %zu in a file", dtype_name(type), ours, file);
@@ -525,6 +541,8 @@ static void test_pack_of_a_row_that_is_not_finite_names_the_row(void **state)
             type == DTYPE_Q6_K)
             memset(row, 0x7F, at > 0 ? at : row_bytes); /* no scale is zero */
         memcpy(row + at, &inf, sizeof(inf));
+        if (type == DTYPE_MXFP4)
+            row[0] = 0xFF; /* E8M0's NaN */
         struct weight_desc desc = column_desc(type, N, K);
         struct error err = {0};
         size_t n_bytes = weight_bytes(rig.ops, &desc, &err);

@@ -100,8 +100,9 @@ static void test_bf16_pairs_are_two_chains_that_flush_subnormals(void **state)
     assert_true(isnan(dot_bf16(inf, zero, 1, 1.0f)));
 }
 
-static const enum dtype super_types[] = {DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K,
-                                         DTYPE_Q3_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const enum dtype super_types[] = {DTYPE_Q5_0,   DTYPE_Q5_1,   DTYPE_Q2_K,
+                                         DTYPE_Q3_K,   DTYPE_Q5_K,   DTYPE_Q6_K,
+                                         DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
 enum { N_SUPER_TYPES = sizeof(super_types) / sizeof(super_types[0]) };
 
 /* A linear in the model and in the reference, from the same activations. */
@@ -203,8 +204,9 @@ static void check_splits(enum dtype type, uint32_t m, uint32_t n, uint32_t k, fl
 static void test_any_split_and_any_share_of_outliers_gives_the_reference_bits(void **state)
 {
     (void)state;
-    static const enum dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q5_0,
-                                       DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    static const enum dtype types[] = {
+        DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q8_0,   DTYPE_Q5_0,   DTYPE_Q5_1, DTYPE_Q2_K,
+        DTYPE_Q3_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
     static const float shares[] = {0.0f, 0.005f, 0.02f, 0.05f, 0.5f};
     struct random r = {41};
     if (!cpu_features()->avx512_vnni)
@@ -254,6 +256,8 @@ static uint8_t *extreme_rows(struct random *r, enum dtype type, enum signs signs
             uint16_t half = dtype_f32_to_f16(minus ? -size : size);
             memcpy(raw + i + at[j], &half, sizeof(half));
         }
+        if (type == DTYPE_MXFP4) /* down to scales of which W keeps nothing */
+            raw[i] = (uint8_t)(120 - random_u32(r) % 14);
     }
     return raw;
 }

@@ -299,7 +299,7 @@ static void product(double d[MMA_LANES][4], const struct world *w, uint32_t a[MM
         }
         mma_k16_bytes(d, half_a, half_b, mma_u8, mma_s8);
     } else {
-        mma_k32(d, a, b, w->form == QUANT_INT8 ? mma_s8 : mma_u8, mma_s8);
+        mma_k32(d, a, b, quant_is_signed(w->form) ? mma_s8 : mma_u8, mma_s8);
     }
 }
 

@@ -116,6 +116,8 @@ static int scale_offsets(enum dtype type, uint32_t out[2])
     case DTYPE_Q8_0:
     case DTYPE_Q4_0:
     case DTYPE_Q5_0:
+    case DTYPE_IQ4_NL:
+    case DTYPE_IQ4_XS:
         out[0] = 0;
         return 1;
     case DTYPE_Q4_1:
@@ -157,6 +159,8 @@ uint8_t *random_rows(struct random *r, enum dtype type, uint32_t n_rows, uint32_
         }
         for (size_t i = 0; i < block; i++)
             raw[at + i] = (uint8_t)random_u32(r);
+        if (type == DTYPE_MXFP4) /* scales from 2^-9 to 2^-4 */
+            raw[at] = (uint8_t)(118 + random_u32(r) % 6);
         for (int i = 0; i < n_scales; i++) {
             uint16_t scale = dtype_f32_to_f16(random_normal(r) * 0.01f);
             memcpy(raw + at + offsets[i], &scale, sizeof(scale));
