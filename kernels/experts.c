@@ -9,7 +9,9 @@ static size_t words(size_t n)
 
 size_t experts_routes_bytes(uint32_t max_rows, uint32_t max_used, uint32_t max_experts)
 {
-    return 4 * words((size_t)max_rows * max_used) + words((size_t)max_experts + 1);
+    size_t pairs = (size_t)max_rows * max_used;
+    return 4 * words(pairs) + words((size_t)max_experts + 1) +
+           words((size_t)max_experts + 1 + pairs);
 }
 
 void experts_routes_init(struct expert_routes *out_routes, void *memory, uint32_t max_rows,
@@ -23,15 +25,14 @@ void experts_routes_init(struct expert_routes *out_routes, void *memory, uint32_
         .places = (uint32_t *)(void *)(at + 2 * pairs),
         .rows = (uint32_t *)(void *)(at + 3 * pairs),
         .begins = (uint32_t *)(void *)(at + 4 * pairs),
+        .tiles = (uint32_t *)(void *)(at + 4 * pairs + words((size_t)max_experts + 1)),
         .max_rows = max_rows,
         .max_used = max_used,
         .max_experts = max_experts,
     };
 }
 
-uint32_t experts_max_pairs(uint32_t max_rows, uint32_t n_used)
+uint32_t experts_max_pairs(uint32_t max_rows)
 {
-    uint64_t pairs = (uint64_t)max_rows * n_used;
-    uint32_t few = pairs < EXPERTS_BATCH_PAIRS ? (uint32_t)pairs : EXPERTS_BATCH_PAIRS;
-    return few > max_rows ? few : max_rows;
+    return max_rows > EXPERTS_BATCH_PAIRS ? max_rows : EXPERTS_BATCH_PAIRS;
 }

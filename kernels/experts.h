@@ -22,6 +22,7 @@ enum {
     EXPERTS_MAX = 1024,       /* experts of a layer */
     EXPERTS_MAX_USED = 64,    /* experts of a row */
     EXPERTS_MAX_GROUPS = 64,  /* groups of experts */
+    EXPERTS_MIN_PAIRS = 32,   /* pairs at once, at least */
     EXPERTS_BATCH_PAIRS = 512 /* see experts_max_pairs() */
 };
 
@@ -63,6 +64,7 @@ struct expert_routes {
     uint32_t *places;                   /* [n_rows][n_used]: index of the pair */
     uint32_t *rows;                     /* [n_rows · n_used]: row of the pair with this index */
     uint32_t *begins;                   /* [n_experts + 1]: the first pair of each expert */
+    uint32_t *tiles; /* [n_experts + 1 + n_rows · n_used] for the op experts of a GPU */
     uint32_t max_rows, max_used, max_experts; /* room in the arrays */
 };
 
@@ -91,8 +93,8 @@ struct experts {
 };
 
 /* Memory for the products, borrowed. The capacity of `act` is the number of pairs that are computed
- * at once: at least the rows of a step. The tensors have as many rows. Results do not depend on
- * that number. */
+ * at once. A step needs at least its number of rows, and EXPERTS_MIN_PAIRS. The tensors have as
+ * many rows. Results do not depend on that number. */
 struct expert_work {
     struct act *act;        /* for rows of max(hidden, ff) columns */
     struct tensor rows;     /* [n_pairs, hidden]: inputs, later outputs */
@@ -101,4 +103,4 @@ struct expert_work {
 };
 
 /* Returns the recommended number of pairs that are computed at once. */
-uint32_t experts_max_pairs(uint32_t max_rows, uint32_t n_used);
+uint32_t experts_max_pairs(uint32_t max_rows);

@@ -251,7 +251,7 @@ static bool expert_weights_are_sound(const struct weight *const *w, enum weight_
 
 static bool holds_rows(const struct tensor *t, uint32_t n_rows, uint32_t n_cols)
 {
-    return t->row_stride >= n_cols && t->n_cols == n_cols && t->n_rows >= n_rows;
+    return t->row_stride >= n_cols && t->n_cols >= n_cols && t->n_rows >= n_rows;
 }
 
 int op_experts(struct stream *s, struct tensor *y, const struct tensor *x,
@@ -267,7 +267,7 @@ int op_experts(struct stream *s, struct tensor *y, const struct tensor *x,
         (e->gate != NULL && !expert_weights_are_sound(e->gate, WEIGHT_LINEAR_COLUMN, ff, hidden)) ||
         !expert_weights_are_sound(e->up, WEIGHT_LINEAR_COLUMN, ff, hidden) ||
         !expert_weights_are_sound(e->down, WEIGHT_LINEAR_ROW, hidden, ff) || n_pairs < x->n_rows ||
-        work->act->max_k < (ff > hidden ? ff : hidden) ||
+        n_pairs < EXPERTS_MIN_PAIRS || work->act->max_k < (ff > hidden ? ff : hidden) ||
         !holds_rows(&work->rows, n_pairs, hidden) ||
         (e->gate != NULL && !holds_rows(&work->gate, n_pairs, ff)) ||
         !holds_rows(&work->up, n_pairs, ff) ||

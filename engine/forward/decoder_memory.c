@@ -20,7 +20,7 @@ static void place_experts(const struct rank_plan *plan, const struct model_shape
 {
     const struct model_experts *e = &shape->experts;
     uint64_t rows = plan->steps.max_rows;
-    mem->n_pairs = experts_max_pairs(plan->steps.max_rows, e->n_used);
+    mem->n_pairs = experts_max_pairs(plan->steps.max_rows);
     uint64_t hidden = (uint64_t)mem->n_pairs * shape->hidden_dim;
     uint64_t ffn = (uint64_t)mem->n_pairs * plan->split.most.expert_ffn;
     mem->router_logits = place_array(mem, base, rows * e->n);
@@ -157,7 +157,7 @@ uint64_t decoder_memory_expert_act(const struct rank_plan *plan, const struct mo
 {
     if (!shape->experts.n)
         return 0;
-    return ops->act_bytes(experts_max_pairs(plan->steps.max_rows, shape->experts.n_used),
+    return ops->act_bytes(experts_max_pairs(plan->steps.max_rows),
                           decoder_memory_expert_k(plan, shape));
 }
 

@@ -1,5 +1,5 @@
 /* Pairs are computed in batches that fit the work memory. In a batch the pairs of an expert are
- * adjacent rows of the prepared activations, and each expert is one product of these rows.
+ * adjacent rows of the prepared activations, and these rows are one product.
  * A batch has six jobs: gather, prepare, gate and up, prepare, down, combine. */
 #include <assert.h>
 #include <string.h>
@@ -168,6 +168,15 @@ static void run_item(void *arg, uint32_t item, uint32_t member)
     }
 }
 
+/* Returns the batch's rows of a work tensor, n_cols wide. */
+static struct tensor batch_rows(const struct expert_job *job, const struct tensor *t,
+                                uint32_t n_cols)
+{
+    struct tensor rows = tensor_rows(t, 0, job->batch->n_slots);
+    rows.n_cols = n_cols;
+    return rows;
+}
+
 /* Splits the products of a batch into items. */
 static void run_products(struct stream *s, struct expert_job *job)
 {
@@ -233,7 +242,7 @@ static int run_gate_and_up(struct stream *s, struct expert_job *job)
 {
     const struct experts *e = job->experts;
     const struct expert_work *work = job->work;
-    struct tensor rows = tensor_rows(&work->rows, 0, job->batch->n_slots);
+    struct tensor rows = batch_rows(job, &work->rows, job->x->n_cols);
     bool has_gate = e->gate != NULL;
     uint32_t kinds = e->up[0]->act_kind | (has_gate ? e->gate[0]->act_kind : 0);
     run_items(s, job, gather_block, job->batch->n_blocks);
@@ -262,8 +271,8 @@ static int reduce(struct stream *s, const struct expert_job *job, struct comm *c
 {
     const struct batch *batch = job->batch;
     const struct weight *const *down = job->experts->down;
-    struct tensor sums = tensor_rows(&job->work->partial, 0, batch->n_slots),
-                  high = tensor_rows(&job->work->rows, 0, batch->n_slots);
+    struct tensor sums = batch_rows(job, &job->work->partial, job->x->n_cols),
+                  high = batch_rows(job, &job->work->rows, job->x->n_cols);
     bool integer = down[0]->act_kind == ACT_INT8;
     sums.dtype = integer ? DTYPE_I32 : DTYPE_F32;
     high.dtype = DTYPE_I32;
@@ -274,6 +283,7 @@ static int reduce(struct stream *s, const struct expert_job *job, struct comm *c
         const struct block *b = &batch->blocks[i];
         struct tensor y = tensor_rows(&job->work->rows, b->slot, b->n),
                       partial = tensor_rows(&job->work->partial, b->slot, b->n);
+        y.n_cols = partial.n_cols = job->x->n_cols;
         ops_finish_rows(&y, &partial, job->work->act, b->slot, down[b->expert]);
     }
     return rc;
@@ -284,7 +294,7 @@ static int run_down(struct stream *s, struct expert_job *job, struct comm *comm)
     const struct experts *e = job->experts;
     const struct expert_work *work = job->work;
     struct tensor middle =
-        tensor_rows(e->gate != NULL ? &work->gate : &work->up, 0, job->batch->n_slots);
+        batch_rows(job, e->gate != NULL ? &work->gate : &work->up, segments_len(e->segments));
     const struct weight *first = e->down[0];
     bool is_split = comm != NULL && comm->size > 1;
     int rc = act_prepare_cpu(s, work->act, &middle, first->act_kind, e->segments, comm);

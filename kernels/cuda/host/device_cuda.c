@@ -95,6 +95,8 @@ static int open_ops(struct device_cuda *device, struct error *err)
     if (rc == 0)
         rc = cuda_check(err, index, "shared memory", cuda_dense_allow_gate(device->max_shared));
     if (rc == 0)
+        rc = cuda_check(err, index, "shared memory", experts_open_cuda(device->max_shared));
+    if (rc == 0)
         rc = prompts_open_cuda(device, err);
     if (rc == 0)
         rc = attention_open_cuda(device, err);

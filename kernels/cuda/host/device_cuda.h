@@ -113,6 +113,8 @@ int attention_open_cuda(struct device_cuda *device, struct error *err);
 /* In prompts_cuda.c: sets device->prompts and the other choices of table_cuda.h.
  * FAILED_PRECONDITION if wgmma is requested on a device without it. */
 int prompts_open_cuda(struct device_cuda *device, struct error *err);
+/* experts_cuda.c: allows the kernels of experts their shared memory. Returns a cudaError_t. */
+int experts_open_cuda(uint32_t max_shared);
 /* Completes the choice of prompts_open_cuda() by running kernels: "auto" becomes wgmma if the wgmma
  * check passes, else the tiled kernel. The device must be current, and cuda_dense_allow_prompt()
  * must have been called. FAILED_PRECONDITION if wgmma is requested and the build has none, or if

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/cuda/dense/cublaslt.h"
+#include "kernels/cuda/experts/experts_cuda.h"
 #include "kernels/cuda/host/device_cuda.h"
 #include "kernels/cuda/linear_cuda.h"
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
@@ -40,6 +41,8 @@ static const struct op_table op_table_cuda_set = {
     .gated_prepare = gated_prepare_cuda,
     .linear_partial = linear_partial_cuda,
     .linear_finish = linear_finish_cuda,
+    .router_topk = router_topk_cuda,
+    .experts = experts_cuda,
     .rope = rope_cuda,
     .kv_write = kv_write_cuda,
     .rope_kv = rope_kv_cuda,

@@ -31,7 +31,7 @@ static const struct variant variants[] = {
 };
 
 static const enum dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0,
-                                   DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1};
+                                   DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_MXFP4};
 
 /* Raw tensors of a layer and the inputs of a step; the same for every set. */
 struct layer {
@@ -151,14 +151,14 @@ static void run_experts(const struct rig *rig, const struct layer *l, const stru
                         uint32_t n_pairs, struct comm *comm, float *y)
 {
     const struct shape *s = &l->shape;
-    uint32_t widest = p->ff > s->hidden ? p->ff : s->hidden;
+    uint32_t widest = p->ff > s->hidden ? p->ff : s->hidden, wide = p->ff + 3;
     struct expert_routes routes = route_step(rig, l);
-    float *rows = poisoned((size_t)n_pairs * s->hidden), *gate = poisoned((size_t)n_pairs * p->ff),
-          *up = poisoned((size_t)n_pairs * p->ff), *sums = poisoned((size_t)n_pairs * s->hidden);
+    float *rows = poisoned((size_t)n_pairs * s->hidden), *gate = poisoned((size_t)n_pairs * wide),
+          *up = poisoned((size_t)n_pairs * wide), *sums = poisoned((size_t)n_pairs * s->hidden);
     struct expert_work work = {.act = make_act(rig, n_pairs, widest),
                                .rows = tensor_view(rows, DTYPE_F32, n_pairs, s->hidden),
-                               .gate = tensor_view(gate, DTYPE_F32, n_pairs, p->ff),
-                               .up = tensor_view(up, DTYPE_F32, n_pairs, p->ff),
+                               .gate = tensor_view(gate, DTYPE_F32, n_pairs, wide),
+                               .up = tensor_view(up, DTYPE_F32, n_pairs, wide),
                                .partial = tensor_view(sums, DTYPE_F32, n_pairs, s->hidden)};
     struct tensor x = tensor_view(l->x, DTYPE_F32, s->m, s->hidden),
                   out = tensor_view(y, DTYPE_F32, s->m, s->hidden);
@@ -256,7 +256,8 @@ static void check_layer(const struct layer *l)
                 first = malloc(n * sizeof(*first));
                 memcpy(first, want, n * sizeof(*first));
             }
-            const uint32_t rooms[] = {s->m, s->m + 5, s->m * s->n_used + 64};
+            const uint32_t least = s->m > EXPERTS_MIN_PAIRS ? s->m : EXPERTS_MIN_PAIRS,
+                           rooms[] = {least, least + 5, s->m * s->n_used + 64};
             for (uint32_t i = 0; i < 3; i++) {
                 snprintf(what, sizeof(what), "%s %s/%s m=%u h=%u ff=%u n=%u act %d room %u", *set,
                          dtype_name(l->up_type), dtype_name(l->down_type), s->m, s->hidden, s->ff,
@@ -320,7 +321,7 @@ static void check_ranks(const char *set, const struct layer *l, uint32_t tp, con
     size_t n = (size_t)l->shape.m * l->shape.hidden;
     assert_int_equal(comm_shm_create(tp, 4096, comms, &err), 0);
     for (uint32_t i = 0; i < tp; i++) {
-        jobs[i] = (struct rank_job){set, l, tp, i, l->shape.m + 3, comms[i], poisoned(n)};
+        jobs[i] = (struct rank_job){set, l, tp, i, EXPERTS_MIN_PAIRS + 3, comms[i], poisoned(n)};
         assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &jobs[i]), 0);
     }
     for (uint32_t i = 0; i < tp; i++)
@@ -343,7 +344,7 @@ static void test_experts_over_ranks_equal_one_rank(void **state)
     for (const char *const *set = linear_sets(); *set != NULL; set++)
         for (size_t t = 0; t < sizeof(split) / sizeof(split[0]); t++) {
             struct layer l = make_layer(&r, &shape, &variants[t % 2], split[t], split[t]);
-            struct rank_job alone = {*set, &l, 1, 0, shape.m * shape.n_used, NULL, want};
+            struct rank_job alone = {*set, &l, 1, 0, experts_max_pairs(shape.m), NULL, want};
             run_rank(&alone);
             for (uint32_t tp = 2; tp <= 8; tp *= 2)
                 check_ranks(*set, &l, tp, want);
@@ -371,7 +372,7 @@ static void test_a_row_alone_gives_the_same_bits(void **state)
                 alone.shape.m = 1;
                 alone.x += (size_t)row * shape.hidden;
                 alone.logits += (size_t)row * shape.n;
-                run_experts(&rig, &alone, &p, shape.n_used, NULL, one);
+                run_experts(&rig, &alone, &p, EXPERTS_MIN_PAIRS, NULL, one);
                 assert_same_bits(all + (size_t)row * shape.hidden, one,
                                  shape.hidden * sizeof(float), *set);
             }

@@ -1,0 +1,11 @@
+/* experts_cuda.h: a layer of experts on the GPU, as slots of the op table. Private to
+ * kernels/cuda. */
+#pragma once
+
+#include "kernels/ops.h"
+
+int router_topk_cuda(struct stream *s, struct expert_routes *routes, const struct tensor *logits,
+                     const struct router_params *params);
+int experts_cuda(struct stream *s, struct tensor *y, const struct tensor *x,
+                 const struct expert_routes *routes, const struct experts *experts,
+                 const struct expert_work *work, struct comm *comm);
