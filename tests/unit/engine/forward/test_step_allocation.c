@@ -1,10 +1,8 @@
-/* Tests that a step allocates no memory. This program defines malloc and the other allocators
- * itself and counts the calls. Under sanitizers a hook counts. */
+/* Tests that a step allocates no memory. */
 #include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,65 +13,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "tests/support/count_allocations.h"
 #include "tests/unit/engine/support/support_model.h"
 #include "tests/unit/engine/support/support_tiny.h"
-
-static atomic_uint n_allocations;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
-                                              void (*on_free)(const volatile void *));
-
-static void on_malloc(const volatile void *p, size_t n)
-{
-    (void)p;
-    (void)n;
-    atomic_fetch_add(&n_allocations, 1);
-}
-
-static void on_free(const volatile void *p)
-{
-    (void)p;
-}
-
-static void start_counting(void)
-{
-    __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
-}
-#else
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t align, size_t n);
-
-void *malloc(size_t n)
-{
-    atomic_fetch_add(&n_allocations, 1);
-    return __libc_malloc(n);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    atomic_fetch_add(&n_allocations, 1);
-    return __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t n)
-{
-    atomic_fetch_add(&n_allocations, 1);
-    return __libc_realloc(p, n);
-}
-
-void *aligned_alloc(size_t align, size_t n)
-{
-    atomic_fetch_add(&n_allocations, 1);
-    return __libc_memalign(align, n);
-}
-
-static void start_counting(void)
-{
-}
-#endif
 
 static bool has_begun(const char *thread)
 {
