@@ -177,6 +177,23 @@ static void set_limits(struct engine *e)
             e->limits.end_ids[e->limits.n_end_ids++] = tok->end_ids[i];
 }
 
+/* Marks the ids with a token, if the tokenizer has holes between its ids. */
+static int mark_drawable(struct engine *e, struct error *err)
+{
+    const struct request_limits *l = &e->limits;
+    if (!tokenizer_info(e->tokenizer)->n_holes)
+        return 0;
+    uint32_t n_bits = l->n_logits > l->vocab_size ? l->n_logits : l->vocab_size;
+    e->drawable = calloc(n_bits / 32 + 1ull, sizeof(*e->drawable));
+    if (!e->drawable)
+        return error_no_memory(err);
+    for (uint32_t id = 0; id < l->vocab_size; id++)
+        if (!tokenizer_is_hole(e->tokenizer, id))
+            e->drawable[id / 32] |= 1u << id % 32;
+    e->limits.drawable = e->drawable;
+    return 0;
+}
+
 static int open_scheduler(struct engine *e, struct error *err)
 {
     const struct executor_plan *plan = executor_actual(e->executor);
@@ -274,8 +291,10 @@ int engine_open(const struct engine_config *cfg, struct engine **out_engine, str
     e->cfg.tokenizer = NULL;
     if (!rc) {
         set_limits(e);
-        rc = open_scheduler(e, err);
+        rc = mark_drawable(e, err);
     }
+    if (!rc)
+        rc = open_scheduler(e, err);
     if (!rc)
         rc = start_thread(e, err);
     if (!rc)
@@ -310,6 +329,7 @@ void engine_close(struct engine *e)
     scheduler_destroy(e->scheduler);
     step_batch_destroy(e->batch);
     admission_fini(&e->admission);
+    free(e->drawable);
     free(e->params);
     if (e->executor) {
         executor_free_results(e->executor, e->results, e->n_results);

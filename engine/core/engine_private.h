@@ -51,6 +51,7 @@ struct engine {
     struct executor_plan memory;     /* sum over model and draft model */
     struct engine_config cfg;
     struct request_limits limits;
+    uint32_t *drawable; /* owned; limits.drawable */
     char digest[SHA256_HEX_BYTES];
 
     /* fields of the engine thread */

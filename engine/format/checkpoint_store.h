@@ -61,7 +61,7 @@ struct checkpoint {
     struct arena arena;
     const char *name;         /* arena */
     const char *architecture; /* arena */
-    uint64_t n_tokens; /* of a folder; see checkpoint_set_n_tokens() */
+    uint64_t n_tokens;        /* see checkpoint_set_n_tokens() */
     const char *format;
     uint32_t version;
     uint8_t digest[SHA256_BYTES];

@@ -89,7 +89,7 @@ static bool copy_bad_words(struct request *r, const struct engine_sampling *samp
 static bool make_mask(struct request *r, const struct engine_sampling *sampling,
                       const struct request_limits *limits)
 {
-    if (!sampling->n_allowed_ids)
+    if (!sampling->n_allowed_ids && !limits->drawable)
         return true;
     /* The sampler reads one bit per column of the logits, and there may be more columns than
      * tokens. */
@@ -99,6 +99,9 @@ static bool make_mask(struct request *r, const struct engine_sampling *sampling,
         return false;
     for (uint32_t i = 0; i < sampling->n_allowed_ids; i++)
         r->allowed_mask[sampling->allowed_ids[i] / 32] |= 1u << (sampling->allowed_ids[i] % 32);
+    for (uint32_t i = 0; limits->drawable && i < n_bits / 32 + 1; i++)
+        r->allowed_mask[i] =
+            limits->drawable[i] & (sampling->n_allowed_ids ? r->allowed_mask[i] : UINT32_MAX);
     return true;
 }
 

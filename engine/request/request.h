@@ -28,6 +28,8 @@ struct request_limits {
     bool has_draft_model;
     uint32_t end_ids[TOKENIZER_MAX_END_IDS]; /* tokens that end a choice unless ignore_eos */
     uint32_t n_end_ids;
+    /* A bit per column of the logits: ids with a token. NULL: all. Borrowed. */
+    const uint32_t *drawable;
 };
 
 enum {

@@ -318,6 +318,11 @@ enum token_kind tokenizer_token_kind(const struct tokenizer *tok, uint32_t id)
     return id < tok->vocab.n_tokens ? tok->vocab.tokens[id].kind : TOKEN_UNUSED;
 }
 
+bool tokenizer_is_hole(const struct tokenizer *tok, uint32_t id)
+{
+    return id < tok->vocab.n_tokens && tok->vocab.tokens[id].flags & TOKEN_IS_HOLE;
+}
+
 int32_t tokenizer_find(const struct tokenizer *tok, const char *bytes, size_t n_bytes)
 {
     return vocab_find_bytes(&tok->vocab, bytes, n_bytes);

@@ -22,6 +22,7 @@ struct tokenizer_info {
     const char *model; /* "gpt2", "llama", "tokenizer.json", ... */
     const char *pre;   /* name of the pre-tokenizer in the file; "default" if the file has none */
     uint32_t vocab_size;
+    uint32_t n_holes;         /* ids below vocab_size without a token: never to be drawn */
     uint32_t max_token_bytes; /* longest token: n tokens decode to at most n times as many bytes */
     /* TOKENIZER_NO_ID if the file has no such id, or an id outside the vocabulary. */
     int32_t bos_id, eos_id, unknown_id, padding_id;
@@ -81,5 +82,7 @@ bool tokenizer_control_at(const struct tokenizer *tok, const char *text, size_t 
 const char *tokenizer_token_bytes(const struct tokenizer *tok, uint32_t id, size_t *out_n_bytes);
 /* TOKEN_UNUSED for an id outside the vocabulary. */
 enum token_kind tokenizer_token_kind(const struct tokenizer *tok, uint32_t id);
+/* True for an id below vocab_size that has no token. */
+bool tokenizer_is_hole(const struct tokenizer *tok, uint32_t id);
 /* Id of the token with exactly these bytes, control tokens included, or TOKENIZER_NO_ID. */
 int32_t tokenizer_find(const struct tokenizer *tok, const char *bytes, size_t n_bytes);

@@ -131,6 +131,7 @@ static int load_info(struct tokenizer *tok, struct text_facts *facts, struct err
     info->model = keep(tok, facts->model, &failed);
     info->pre = keep(tok, facts->pre, &failed);
     info->vocab_size = tok->vocab.n_tokens;
+    info->n_holes = tok->vocab.n_holes;
     info->max_token_bytes = tok->vocab.max_token_bytes;
     info->bos_id = facts->bos_id;
     info->eos_id = facts->eos_id;

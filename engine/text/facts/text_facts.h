@@ -38,6 +38,7 @@ enum token_flag {
     TOKEN_TAKES_LEFT = 2,  /* a literal takes the white space before it ("lstrip") */
     TOKEN_TAKES_RIGHT = 4, /* a literal takes the white space after it ("rstrip") */
     TOKEN_WHOLE_WORD = 8,  /* a literal is matched only between characters that are no letters */
+    TOKEN_IS_HOLE = 32,    /* the vocabulary has no token with this id */
     TOKEN_NORMALIZED = 16, /* a literal is matched in the normalized text, by its normalized text */
 };
 

@@ -273,11 +273,14 @@ static int load_token(struct vocab *vocab, const struct text_facts *facts, const
     struct text_token from = facts->tokens[i];
     char placeholder[32], bytes[TOKENIZER_MAX_TOKEN_BYTES];
     if (!from.n_text) { /* the placeholder of llama.cpp */
+        bool is_hole = !from.text;
         from = (struct text_token){.text = placeholder,
                                    .kind = from.text ? from.kind : (uint8_t)TOKEN_UNUSED};
         from.n_text =
             (uint32_t)snprintf(placeholder, sizeof(placeholder), "[EMPTY_%" PRIu32 "]", i);
-        if (!vocab->n_empty++)
+        from.flags = is_hole ? TOKEN_IS_HOLE : 0;
+        vocab->n_holes += is_hole;
+        if (!is_hole && !vocab->n_empty++)
             vocab->first_empty = i;
     } else {
         int rc = check_token(facts, i, err);

@@ -34,6 +34,7 @@ struct vocab {
     uint32_t n_tokens;
     uint32_t max_token_bytes;
     uint32_t n_empty, first_empty; /* tokens whose text in the file is empty */
+    uint32_t n_holes;              /* ids without a token */
     uint64_t seed[2];              /* hash seeds of both indices */
     struct vocab_index by_text;  /* normal tokens take precedence over others with the same text */
     struct vocab_index by_bytes; /* normal tokens take precedence over others with the same bytes */

@@ -89,26 +89,28 @@ static void copy_tokenizer(const struct test_folder *folder)
     strbuf_fini(&text);
 }
 
-/* Symptom: a folder whose matrices have more rows than its tokenizer has tokens drew ids without a
- * text. */
-static void test_rows_beyond_a_folders_tokenizer_are_never_drawn(void **state)
+static struct engine *open_folder(struct test_folder *folder, const char *tokenizer_config)
 {
-    (void)state;
-    struct test_folder folder;
     struct engine_config cfg = run_config("q4_1");
-    struct engine_request req;
-    struct run_result r;
     struct error err = {0};
-    const uint32_t prompt[] = {5, 6, 7, 8};
-    folder_create(&folder);
-    folder_write_text(&folder, "config.json", config);
-    write_weights(&folder);
-    copy_tokenizer(&folder);
-    if (checkpoint_open(folder.path, &cfg.checkpoint, &err))
+    folder_create(folder);
+    folder_write_text(folder, "config.json", config);
+    folder_write_text(folder, "tokenizer_config.json", tokenizer_config);
+    write_weights(folder);
+    copy_tokenizer(folder);
+    if (checkpoint_open(folder->path, &cfg.checkpoint, &err))
         fail_msg("%s", err.message);
     struct engine *engine = run_open(&cfg);
     checkpoint_close(cfg.checkpoint);
-    assert_int_equal(engine_model_info(engine)->vocab_size, N_TOKENS);
+    return engine;
+}
+
+/* Draws 200 tokens nearly at random. */
+static void draw(struct engine *engine, const uint32_t *allowed, uint32_t n_allowed,
+                 struct run_result *out)
+{
+    struct engine_request req;
+    const uint32_t prompt[] = {5, 6, 7, 8};
     engine_request_init(&req);
     req.prompt_ids = prompt;
     req.n_prompt_ids = 4;
@@ -116,12 +118,48 @@ static void test_rows_beyond_a_folders_tokenizer_are_never_drawn(void **state)
     req.stopping.ignore_eos = true;
     req.sampling.temperature = 100;
     req.sampling.seed = 5;
-    run_submit(engine, &req, &r);
-    run_wait(engine, &r, 1);
-    assert_int_equal(r.choices[0].reason, FINISH_LENGTH);
-    assert_int_equal(r.choices[0].n_ids, 200);
+    req.sampling.allowed_ids = allowed;
+    req.sampling.n_allowed_ids = n_allowed;
+    run_submit(engine, &req, out);
+    run_wait(engine, out, 1);
+    assert_int_equal(out->choices[0].reason, FINISH_LENGTH);
+    assert_int_equal(out->choices[0].n_ids, 200);
+}
+
+/* Symptom: a folder whose matrices have more rows than its tokenizer has tokens drew ids without a
+ * text. */
+static void test_rows_beyond_a_folders_tokenizer_are_never_drawn(void **state)
+{
+    (void)state;
+    struct test_folder folder;
+    struct run_result r;
+    struct engine *engine = open_folder(&folder, "{}");
+    assert_int_equal(engine_model_info(engine)->vocab_size, N_TOKENS);
+    draw(engine, NULL, 0, &r);
     for (uint32_t i = 0; i < 200; i++)
         assert_true(r.choices[0].ids[i] < N_TOKENS);
+    run_result_fini(&r);
+    run_close(engine);
+    folder_remove(&folder);
+}
+
+/* Symptom: an id between the vocabulary and an added token far behind it was drawn. */
+static void test_ids_without_a_token_are_never_drawn(void **state)
+{
+    (void)state;
+    struct test_folder folder;
+    struct run_result r;
+    const uint32_t allowed[] = {7, N_TOKENS + 3, 730};
+    struct engine *engine = open_folder(
+        &folder, "{\"added_tokens_decoder\":{\"730\":{\"content\":\"<far>\",\"special\":true}}}");
+    assert_int_equal(engine_model_info(engine)->vocab_size, 731);
+    draw(engine, NULL, 0, &r);
+    for (uint32_t i = 0; i < 200; i++)
+        assert_true(r.choices[0].ids[i] < N_TOKENS || r.choices[0].ids[i] == 730);
+    run_result_fini(&r);
+    draw(engine, allowed, 3, &r);
+    for (uint32_t i = 0; i < 200; i++)
+        assert_true(r.choices[0].ids[i] == 7 || r.choices[0].ids[i] == 730);
     run_result_fini(&r);
     run_close(engine);
     folder_remove(&folder);
@@ -131,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_beyond_a_folders_tokenizer_are_never_drawn),
+        cmocka_unit_test(test_ids_without_a_token_are_never_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
