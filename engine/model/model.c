@@ -131,6 +131,8 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
             "shape is [%" PRIu64 ", %" PRIu64 "] in %u dimensions, the metadata say [%" PRIu64
             ", %" PRIu64 "] in %u",
             tensor->dims[0], tensor->n_rows, tensor->n_dims, dims[0], dims[1] * dims[2], n_dims);
+    if (checkpoint_check_type(model->ckpt, tensor, err) != 0)
+        return err->status;
     if ((vector || arch_is_transposed(row->transform)) && !plain_type(tensor->dtype))
         return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
                                          "a vector of type %s is not known, only F32, F16 and BF16 "

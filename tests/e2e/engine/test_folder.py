@@ -1,0 +1,124 @@
+"""A Hugging Face folder through the programs: whole, in shards, and as the Hub's cache keeps it. All three give the same
+answers. The model is tests/golden/tiny/qwen3 with a tokenizer of the 256 bytes."""
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import BIN, ROOT, names
+
+MODEL = ROOT / "tests/golden/tiny/qwen3"
+
+
+def byte_alphabet():
+    """GPT-2's visible character of each byte."""
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = iter(range(256, 512))
+    return [chr(b) if b in visible else chr(next(hidden)) for b in range(256)]
+
+
+def tokenizer():
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    end = {"id": 256, "content": "<|end|>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"version": "1.0", "added_tokens": [end], "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+            "model": {"type": "BPE", "vocab": {text: i for i, text in enumerate(byte_alphabet())}, "merges": []}}
+
+
+def read_safetensors(path):
+    raw = path.read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + n])
+    header.pop("__metadata__", None)
+    return header, raw[8 + n:]
+
+
+def write_safetensors(path, header, data):
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "Tiny-Qwen3"
+    shutil.copytree(MODEL, path)
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    return path
+
+
+def split(folder, to, n_shards=3):
+    """The same model in shards."""
+    header, data = read_safetensors(folder / "model.safetensors")
+    shutil.copytree(folder, to)
+    (to / "model.safetensors").unlink()
+    shards = {}
+    for i in range(n_shards):
+        name, part, at = f"model-{i + 1:05}-of-{n_shards:05}.safetensors", {}, b""
+        for tensor in sorted(header)[i::n_shards]:
+            begin, end = header[tensor]["data_offsets"]
+            part[tensor] = {**header[tensor], "data_offsets": [len(at), len(at) + end - begin]}
+            at += data[begin:end]
+            shards[tensor] = name
+        write_safetensors(to / name, part, at)
+    (to / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": len(data)}, "weight_map": shards}))
+    return to
+
+
+def hub(folder, root):
+    """The same model as the Hub's cache keeps it: links from snapshots/ into blobs/."""
+    repo = root / "models--Org--Tiny-Qwen3"
+    (repo / "blobs").mkdir(parents=True)
+    snapshot = repo / "snapshots/0a1b"
+    snapshot.mkdir(parents=True)
+    for i, file in enumerate(sorted(folder.iterdir())):
+        shutil.copy(file, repo / f"blobs/{i:08x}")
+        (snapshot / file.name).symlink_to(f"../../blobs/{i:08x}")
+    return snapshot
+
+
+def generate(path):
+    return subprocess.run([BIN / "sluice-worker", "generate", path, "The first answer", "--max-tokens", "24", "--temperature", "0"],
+                          capture_output=True, check=True, timeout=60).stdout
+
+
+def test_folder_shards_and_hub_cache_answer_alike(folder, tmp_path):
+    answer = generate(folder)
+    assert answer and generate(split(folder, tmp_path / "shards")) == answer
+    assert generate(hub(folder, tmp_path)) == answer
+
+
+def test_serve_takes_a_folder(folder, tmp_path, stubs):
+    from conftest import Sluice
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "state").mkdir()
+    snapshot = hub(folder, root)
+    sluice = Sluice(tmp_path / "state", stubs)
+    sluice.start("--model-root", root, snapshot.relative_to(root), "--kv-tokens", "2048")
+    try:
+        sluice.wait(lambda: len(sluice.ready()) == 1, 30, "ready")
+        text, ids, _ = sluice.generate(sluice.request("tiny-qwen3", "The first answer", max_tokens=24, temperature=0, ignore_eos=True))
+        assert len(ids) == 24
+        shown = json.loads(sluice.cli("show", "tiny-qwen3", "--json").stdout)
+        assert str(snapshot.relative_to(root)) in json.dumps(shown)
+        sluice.cli("unload", "tiny-qwen3")
+        # the tokenizer belongs to the version: another one is another model
+        blob = snapshot / "tokenizer.json"
+        blob.resolve().write_text(json.dumps(tokenizer()) + " ")
+        failed = sluice.cli("load", "tiny-qwen3", check=False)
+        assert failed.returncode and names(failed.stderr, "MODEL_FILE_CHANGED"), failed.stderr
+    finally:
+        sluice.stop()
+
+
+def test_a_tensor_of_another_type_is_refused_by_name(folder):
+    """Types other than F32, F16 and BF16 are listed; a model that needs one is refused."""
+    header, data = read_safetensors(folder / "model.safetensors")
+    tensor = "model.layers.1.mlp.up_proj.weight"
+    entry = header[tensor]
+    entry["dtype"] = "I16"  # as many bytes as BF16
+    write_safetensors(folder / "model.safetensors", header, data)
+    report = subprocess.run([BIN / "sluice-worker", "inspect", folder, "--text", "--tensors"], capture_output=True, text=True, timeout=60)
+    assert report.returncode == 0 and names(report.stdout, "I16")
+    reason = [line for line in report.stdout.splitlines() if "unsupported_reason" in line]
+    assert len(reason) == 1 and names(reason[0], tensor, "I16", "model.safetensors")
