@@ -94,7 +94,7 @@ struct experts {
 
 /* Memory for the products, borrowed. The capacity of `act` is the number of pairs that are computed
  * at once. A step needs at least its number of rows, and EXPERTS_MIN_PAIRS. The tensors have as
- * many rows. Results do not depend on that number. */
+ * many rows, and may be wider. Results do not depend on that number. */
 struct expert_work {
     struct act *act;        /* for rows of max(hidden, ff) columns */
     struct tensor rows;     /* [n_pairs, hidden]: inputs, later outputs */

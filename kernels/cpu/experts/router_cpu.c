@@ -41,7 +41,7 @@ static void take_worse_groups(const struct router_params *p, const float *keys, 
 /* Marks the chosen experts of a row. */
 static void choose(const struct router_params *p, const float *scores, bool *chosen)
 {
-    float keys[EXPERTS_MAX];
+    float keys[EXPERTS_MAX] = {0};
     bool taken[EXPERTS_MAX] = {false};
     for (uint32_t i = 0; i < p->n_experts; i++)
         keys[i] = router_key(scores[i], p->bias != NULL ? p->bias[i] : 0.0f);

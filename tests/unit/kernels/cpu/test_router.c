@@ -1,5 +1,6 @@
 /* Tests of op_router_topk: the choice against plain sorting, the weights against float64, ties,
  * groups, values that are not finite. All kernel sets give the same bits. */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +63,9 @@ static void want_row(const float *logits, const struct router_params *p, bool *c
                      double *weights)
 {
     uint32_t n = p->n_experts, groups = p->n_groups > 1 ? p->n_groups : 1, size = n / groups;
-    double keys[EXPERTS_MAX], sum = 0, max = -INFINITY;
+    double keys[EXPERTS_MAX] = {0}, sum = 0, max = -INFINITY;
     bool open[EXPERTS_MAX], kept[EXPERTS_MAX_GROUPS] = {false};
+    assert(size > 0);
     for (uint32_t i = 0; i < n; i++)
         keys[i] = score_of(logits, n, i, p->score) + (p->bias != NULL ? (double)p->bias[i] : 0);
     for (uint32_t used = groups > 1 ? p->n_used_groups : 1; used > 0; used--) {
