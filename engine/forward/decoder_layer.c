@@ -48,6 +48,22 @@ static int norm_heads(struct decoder *dec, const struct layer *at, const struct 
     return norm_rows(dec, at, &heads, w, bias);
 }
 
+/* The same with weights for each head; `first` is the number of the first head of x. */
+static int norm_own_heads(struct decoder *dec, const struct layer *at, const struct tensor *x,
+                          uint32_t first, const float *w, const float *bias)
+{
+    uint32_t dim = at->facts->k_dim;
+    int rc = 0;
+    for (uint32_t h = 0; !rc && h < x->n_cols / dim; h++) {
+        struct tensor head = *x;
+        size_t at_w = (size_t)(first + h) * dim;
+        head.data = (float *)x->data + (size_t)h * dim;
+        head.n_cols = dim;
+        rc = norm_rows(dec, at, &head, w + at_w, bias ? bias + at_w : NULL);
+    }
+    return rc;
+}
+
 /* Norms the queries, or the keys, in place. Does nothing for models without these norms. */
 static int norm_part(struct decoder *dec, const struct layer *at, enum arch_slot norm,
                      struct tensor *x)
@@ -60,6 +76,10 @@ static int norm_part(struct decoder *dec, const struct layer *at, enum arch_slot
         return 0;
     if (mixer->head_norm_scope == ARCH_SCOPE_WHOLE)
         return norm_rows(dec, at, x, w, bias);
+    if (mixer->head_norm_scope == ARCH_SCOPE_OWN_HEAD)
+        return norm_own_heads(
+            dec, at, x, norm == ARCH_ATTN_Q_NORM ? at->split->head_begin : at->split->kv_begin, w,
+            bias);
     return norm_heads(dec, at, x, at->facts->k_dim, w, bias);
 }
 
@@ -168,13 +188,25 @@ static int project(struct decoder *dec, const struct layer *at, struct tensor *q
     return rc;
 }
 
+/* The rank's own heads of rows that hold all heads. */
+static void take_own_heads(struct tensor *rows, uint32_t first, uint32_t n, uint32_t dim)
+{
+    rows->data = (float *)rows->data + (size_t)first * dim;
+    rows->n_cols = n * dim;
+}
+
 /* Rotates queries and keys, and stores keys and values. */
 static int rotate_and_store(struct decoder *dec, const struct layer *at,
                             const struct attention_rows *rows, struct tensor *q, struct tensor *k,
                             struct tensor *v)
 {
+    const struct layer_split *split = at->split;
     if (!at->facts->mixer->norm_after_rope) {
         int rc = norm_queries_keys(dec, at, q, k);
+        if (split->projects_all_heads) {
+            take_own_heads(q, split->head_begin, split->n_heads, at->facts->k_dim);
+            take_own_heads(k, split->kv_begin, split->n_kv_heads, at->facts->k_dim);
+        }
         return rc ? rc
                   : op_rope_kv(dec->stream, q, k, v, rows->positions, at->rope, &at->kv,
                                rows->kv_slots);
@@ -194,8 +226,10 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
     static const enum arch_slot out_slot[] = {ARCH_ATTN_OUT};
     const struct layer_split *split = at->split;
     uint32_t m = out->n_rows, k_dim = at->facts->k_dim, v_dim = at->facts->v_dim;
-    struct tensor q = view(dec->mem.q, m, split->n_heads * k_dim);
-    struct tensor k = view(dec->mem.k, m, split->n_kv_heads * k_dim);
+    bool all = split->projects_all_heads;
+    struct tensor q = view(dec->mem.q, m, (all ? at->facts->n_heads : split->n_heads) * k_dim);
+    struct tensor k =
+        view(dec->mem.k, m, (all ? at->facts->n_kv_heads : split->n_kv_heads) * k_dim);
     struct tensor v = view(dec->mem.v, m, split->n_kv_heads * v_dim);
     struct tensor mixed = view(dec->mem.mixed, m, split->n_heads * v_dim);
     struct linear_part o = part_of(at, ARCH_ATTN_OUT, out);

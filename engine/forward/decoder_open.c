@@ -107,12 +107,12 @@ static int upload_floats(struct decoder *dec, float *to, const float *from, uint
 }
 
 /* Reads the divisors of rope set 0 from the device. */
-static int read_divisors(struct decoder *dec, float *divisors, uint32_t n, struct error *err)
+static int read_divisors(struct decoder *dec, const float *from, float *divisors, uint32_t n,
+                         struct error *err)
 {
     const struct device_ops *ops = dec->stream->device->ops;
     error_clear(err);
-    int rc = ops->download(dec->stream, divisors, dec->globals.vector[ARCH_ROPE_FREQS],
-                           n * sizeof(float));
+    int rc = ops->download(dec->stream, divisors, from, n * sizeof(float));
     if (!rc)
         return ops->stream_sync(dec->stream, err);
     return err->status ? rc : error_set(err, rc, "rope frequencies cannot be copied");
@@ -122,15 +122,20 @@ static int make_rope(struct decoder *dec, uint32_t i_set, float *host, struct er
 {
     const struct rope_set *set = &dec->shape->ropes[i_set];
     uint32_t n = set->n_rot / 2;
-    bool divided = i_set == 0 && dec->globals.vector[ARCH_ROPE_FREQS];
-    int rc = divided ? read_divisors(dec, host + n, n, err) : 0;
-    if (rc)
-        return rc;
+    bool long_rope = set->scaling == ROPE_SCALING_LONGROPE;
+    const float *from = dec->globals.vector[long_rope ? ARCH_ROPE_FREQS_SHORT : ARCH_ROPE_FREQS];
+    const float *divisors = set->n_divisors ? set->divisors : NULL;
+    if (!divisors && i_set == 0 && from) {
+        int rc = read_divisors(dec, from, host + n, n, err);
+        if (rc)
+            return rc;
+        divisors = host + n;
+    }
     dec->ropes[i_set] = (struct rope_params){
         .style = dec->cfg.model->source.rope_style,
         .n_rot = set->n_rot,
         .inv_freq = dec->mem.inv_freq[i_set],
-        .attention_factor = shape_rope_freqs(set, divided ? host + n : NULL, host),
+        .attention_factor = shape_rope_freqs(set, divisors, host),
     };
     return upload_floats(dec, dec->mem.inv_freq[i_set], host, n, "rope frequencies", err);
 }

@@ -48,6 +48,7 @@ static int check_norms(const struct decoder *dec, const struct layer *at, struct
 static int check_globals(const struct decoder *dec, struct error *err)
 {
     bool first = rank_is_first(&dec->cfg.plan->rank), last = rank_is_last(&dec->cfg.plan->rank);
+    bool long_rope = dec->shape->ropes[0].scaling == ROPE_SCALING_LONGROPE;
     const struct layer *at = &dec->globals;
     int rc = check_slot(dec, at, ARCH_TOKEN_EMBD, first, err);
     if (!rc)
@@ -55,7 +56,11 @@ static int check_globals(const struct decoder *dec, struct error *err)
     if (!rc)
         rc = check_slot(dec, at, ARCH_OUTPUT_NORM, last, err);
     if (!rc)
-        rc = refuse_slot(dec, at, ARCH_ROPE_FREQS, !dec->shape->ropes[0].n_rot, err);
+        rc = refuse_slot(dec, at, ARCH_ROPE_FREQS, !dec->shape->ropes[0].n_rot || long_rope, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_ROPE_FREQS_SHORT, !long_rope, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_ROPE_FREQS_LONG, !long_rope, err);
     return rc ? rc : check_norms(dec, at, err);
 }
 

@@ -99,6 +99,13 @@ static bool plain_type(enum dtype type)
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
+/* True for the weights of a norm that has its own weights for each head: a row per head. */
+static bool has_own_heads(const struct model *model, enum arch_slot slot, uint32_t layer)
+{
+    return slot >= ARCH_ATTN_Q_NORM && slot <= ARCH_ATTN_K_NORM_BIAS &&
+           model->shape.layers[layer].mixer->head_norm_scope == ARCH_SCOPE_OWN_HEAD;
+}
+
 /* The dimensions that the metadata give the row's tensor in the file. Returns their number. */
 static uint32_t expected_dims(const struct model *model, const struct arch_tensor *row,
                               uint32_t layer, bool all_experts, uint64_t dims[3])
@@ -111,6 +118,10 @@ static uint32_t expected_dims(const struct model *model, const struct arch_tenso
     if (!vector)
         dims[n_dims++] = transposed ? n : cols;
     dims[n_dims++] = transposed ? cols : n;
+    if (has_own_heads(model, row->slot, layer)) {
+        dims[0] = model->shape.layers[layer].k_dim;
+        dims[n_dims++] = n / dims[0];
+    }
     if (all_experts)
         dims[n_dims++] = model->shape.experts.n;
     return n_dims;
@@ -376,9 +387,9 @@ static int find_arch(struct model *model, const struct arch *given, char name[MA
     char text[ESCAPE_MAX_BYTES];
     return checkpoint_unbuilt_key(
         model->ckpt, (*out_format)->arch_key, err,
-        "architecture \"%s\" is not known, only %s are; use a model of one "
-        "of these",
-        escape_text(name, strlen(name), text), arch_names());
+        "architecture \"%s\" is not known; use a model of a known architecture (docs/use/models.md "
+        "lists them)",
+        escape_text(name, strlen(name), text));
 }
 
 int model_init(struct model *model, const struct checkpoint *ckpt, const struct arch *arch,

@@ -171,6 +171,13 @@ static void describe_source(const struct model *model, const struct arch_tensor 
     place->desc.source = place->plus_one ? DTYPE_F32 : place->tensor->dtype;
 }
 
+/* True if the rank holds a projection of all heads (struct layer_split). */
+static bool is_whole(const struct rank_plan *plan, enum arch_slot slot, uint32_t i_layer)
+{
+    return slot >= ARCH_ATTN_Q && slot <= ARCH_ATTN_K_BIAS &&
+           plan->split.layers[i_layer].projects_all_heads;
+}
+
 static int describe_weight(const struct rank_plan *plan, const struct model *model,
                            const struct arch_tensor *row, struct weight_place *place,
                            struct error *err)
@@ -181,7 +188,7 @@ static int describe_weight(const struct rank_plan *plan, const struct model *mod
     bool vector = facts->rows == ARCH_DIM_ONE;
     enum arch_dim out_dim = vector ? facts->cols : facts->rows;
     uint32_t begin = 0, end = shape_dim(&model->shape, i_layer, out_dim);
-    if (facts->split == ARCH_SPLIT_COLUMN &&
+    if (facts->split == ARCH_SPLIT_COLUMN && !is_whole(plan, row->slot, place->layer) &&
         !rank_range(plan, &model->shape.layers[i_layer], place->layer, out_dim, &begin, &end))
         return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
                          model->arch->name, row->name);

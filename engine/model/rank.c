@@ -30,6 +30,7 @@ static int split_heads(struct layer_split *split, const struct rank *rank,
     split->head_begin = segments_begin(&split->queries) / k_dim;
     split->n_heads = segments_len(&split->queries) / k_dim;
     split->kv_begin = split->head_begin / per_kv;
+    split->projects_all_heads = rank->tp > 1 && layer->mixer->head_norm_scope == ARCH_SCOPE_WHOLE;
     split->n_kv_heads = (split->head_begin + split->n_heads - 1) / per_kv - split->kv_begin + 1;
     return 0;
 }
@@ -63,9 +64,10 @@ static uint32_t len_of(const struct segments *seg)
 static void raise_most(struct rank_most *most, const struct layer_split *split,
                        const struct model_layer *layer)
 {
-    raise_to(&most->queries, len_of(&split->queries));
+    bool all = split->projects_all_heads;
+    raise_to(&most->queries, all ? layer->n_heads * layer->k_dim : len_of(&split->queries));
     raise_to(&most->mixed, len_of(&split->mixed));
-    raise_to(&most->keys, split->n_kv_heads * layer->k_dim);
+    raise_to(&most->keys, (all ? layer->n_kv_heads : split->n_kv_heads) * layer->k_dim);
     raise_to(&most->values, split->n_kv_heads * layer->v_dim);
     raise_to(&most->ffn, len_of(&split->ffn));
     raise_to(&most->ffn, len_of(&split->shared_ffn));

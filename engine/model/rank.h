@@ -30,6 +30,9 @@ struct layer_split {
     struct segments ffn, expert_ffn, shared_ffn;
     uint32_t head_begin, n_heads;
     uint32_t kv_begin, n_kv_heads;
+    /* The rank computes Q and K of all heads, because their norm spans all heads. Afterwards
+     * the rank uses its own heads. */
+    bool projects_all_heads;
 };
 
 /* The largest numbers over the rank's layers. */

@@ -63,23 +63,32 @@ static int unknown_word(struct shape_reader *r, const char *text, const char *wh
 
 /* --- rope --- */
 
+static bool has_tensor(const struct shape_reader *r, enum arch_slot slot)
+{
+    const struct arch_tensor *row = arch_find_tensor(r->source, slot);
+    return row && find_tensor(r->ckpt, row->name);
+}
+
 static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_set *s)
 {
     static const struct {
         const char *name;
         enum rope_scaling scaling;
-    } types[] = {{"none", ROPE_SCALING_NONE},
-                 {"default", ROPE_SCALING_NONE},
-                 {"linear", ROPE_SCALING_LINEAR},
-                 {"llama3", ROPE_SCALING_LLAMA3},
-                 {"yarn", ROPE_SCALING_YARN}};
+    } types[] = {{"none", ROPE_SCALING_NONE},     {"default", ROPE_SCALING_NONE},
+                 {"linear", ROPE_SCALING_LINEAR}, {"llama3", ROPE_SCALING_LLAMA3},
+                 {"yarn", ROPE_SCALING_YARN},     {"longrope", ROPE_SCALING_LONGROPE},
+                 {"su", ROPE_SCALING_LONGROPE},   {"dynamic", ROPE_SCALING_DYNAMIC}};
     const char *type;
     int rc = shape_reader_text(r, ARCH_PARAM_ROPE_SCALING, of, &type);
     if (rc)
         return rc;
-    /* A factor without a type means linear scaling: the file is older than the type's key. */
+    /* A factor without a type means linear scaling: the file is older than the type's key. Tensors
+     * of divisors mean longrope. */
     if (!type) {
-        s->scaling = s->factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
+        bool divided = has_tensor(r, ARCH_ROPE_FREQS_SHORT) && has_tensor(r, ARCH_ROPE_FREQS_LONG);
+        s->scaling = divided          ? ROPE_SCALING_LONGROPE
+                     : s->factor != 1 ? ROPE_SCALING_LINEAR
+                                      : ROPE_SCALING_NONE;
         return 0;
     }
     for (uint32_t i = 0; i < ARCH_N_OF(types); i++) {
@@ -88,7 +97,53 @@ static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_se
         s->scaling = types[i].scaling;
         return 0;
     }
-    return unknown_word(r, type, "rope scaling", "none, linear, llama3 and yarn");
+    return unknown_word(r, type, "rope scaling",
+                        "none, linear, llama3, yarn, longrope and dynamic");
+}
+
+/* The divisors of longrope, where they are an array of the metadata. */
+static int read_divisors(struct shape_reader *r, uint32_t of, struct rope_set *s)
+{
+    const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_ROPE_SHORT_FACTORS, of);
+    struct checkpoint_array array;
+    struct error ignored;
+    bool whole = false;
+    if (!row || !shape_reader_find(r, row->key))
+        return 0;
+    if (checkpoint_get_array(r->ckpt, r->key, CHECKPOINT_INT, &array, &ignored) == 0) {
+        whole = true;
+    } else {
+        int rc = checkpoint_get_array(r->ckpt, r->key, CHECKPOINT_FLOAT, &array, r->err);
+        if (rc)
+            return rc;
+    }
+    if (array.n != s->n_rot / 2)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu64 " divisors for %" PRIu32 " frequencies", array.n,
+                                  s->n_rot / 2);
+    for (uint32_t i = 0; i < array.n; i++) {
+        double value =
+            whole ? (double)checkpoint_array_int(&array, i) : checkpoint_array_float(&array, i);
+        if (!(value >= 1e-3 && value <= 1e6))
+            return checkpoint_bad_key(r->ckpt, r->key, r->err, "divisor %g is not in [0.001, 1e6]",
+                                      value);
+        s->divisors[i] = (float)value;
+    }
+    s->n_divisors = (uint32_t)array.n;
+    return 0;
+}
+
+static int read_longrope(struct shape_reader *r, const struct model_shape *shape, uint32_t of,
+                         struct rope_set *s)
+{
+    s->factor = shape->context_tokens / s->original_context;
+    int rc = read_divisors(r, of, s);
+    if (rc || s->n_divisors || has_tensor(r, ARCH_ROPE_FREQS_SHORT))
+        return rc;
+    return checkpoint_unbuilt_key(
+        r->ckpt, r->key, r->err,
+        "longrope without its divisors is not known; use a model that has "
+        "them");
 }
 
 static int read_rope(struct shape_reader *r, const struct model_shape *shape, uint32_t of,
@@ -109,6 +164,7 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
         double *out;
     } rows[] = {
         {ARCH_PARAM_ROPE_BASE, 1.0001, 1e12, SHAPE_UNSET, &s->base},
+        {ARCH_PARAM_ROPE_ALPHA, 0, 1e6, SHAPE_UNSET, &s->alpha},
         {ARCH_PARAM_ROPE_FACTOR, 1e-3, 1e6, SHAPE_UNSET, &s->factor},
         {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, 1, MODEL_MAX_CONTEXT, shape->context_tokens,
          &s->original_context},
@@ -134,7 +190,9 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
                               rows[i].out);
     if (!rc)
         rc = shape_reader_bool(r, ARCH_PARAM_ROPE_TRUNCATE, of, &s->truncate);
-    return rc ? rc : read_scaling_type(r, of, s);
+    if (!rc)
+        rc = read_scaling_type(r, of, s);
+    return rc || s->scaling != ROPE_SCALING_LONGROPE ? rc : read_longrope(r, shape, of, s);
 }
 
 /* Reads each set that a layer uses. Layers that share a set have equal key dimensions. */
@@ -156,6 +214,10 @@ static int read_ropes(struct shape_reader *r, struct model_shape *s)
                              checkpoint_name(r->ckpt), i, layer->k_dim, k_dims[of]);
         k_dims[of] = layer->k_dim;
     }
+    for (uint32_t of = 0; of < ARCH_MAX_ROPES; of++)
+        if (s->ropes[of].scaling == ROPE_SCALING_LONGROPE &&
+            s->ropes[of].original_context < s->context_tokens)
+            s->context_tokens = (uint32_t)s->ropes[of].original_context;
     return 0;
 }
 
@@ -165,6 +227,7 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
 {
     double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0;
     double attn_cap = 0, final_cap = 0;
+    uint32_t scale_layers = 0;
     const struct {
         enum arch_param_id id;
         double min, max, derived;
@@ -190,6 +253,12 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
         if (rc)
             return rc;
     }
+    int rc =
+        shape_reader_u32(r, ARCH_PARAM_ATTN_SCALE_LAYERS, 0, 0, MODEL_MAX_LAYERS, 0, &scale_layers);
+    if (rc)
+        return rc;
+    if (scale_layers == s->n_layers && s->layers[0].n_heads)
+        attn_dim = (double)s->hidden_dim / s->layers[0].n_heads;
     s->norm_eps = (float)eps;
     s->embed_scale = (float)embed;
     s->residual_scale = (float)residual;
@@ -211,7 +280,11 @@ static int read_activation(struct shape_reader *r, struct model_shape *s)
                 {"gelu_new", ACTIVATION_GELU_TANH},
                 {"gelu_fast", ACTIVATION_GELU_TANH},
                 {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
-                {"relu", ACTIVATION_RELU}};
+                {"gelu_python", ACTIVATION_GELU_ERF},
+                {"gelu_python_tanh", ACTIVATION_GELU_TANH},
+                {"gelu_tanh", ACTIVATION_GELU_TANH},
+                {"relu", ACTIVATION_RELU},
+                {"relu2", ACTIVATION_RELU2}};
     const char *name;
     int rc = shape_reader_text(r, ARCH_PARAM_ACTIVATION, 0, &name);
     if (rc || !name)
@@ -223,7 +296,7 @@ static int read_activation(struct shape_reader *r, struct model_shape *s)
         s->has_activation = true;
         return 0;
     }
-    return unknown_word(r, name, "activation", "silu, gelu and relu");
+    return unknown_word(r, name, "activation", "silu, gelu, relu and relu2");
 }
 
 static int read_residual(struct shape_reader *r, struct model_shape *s)

@@ -26,7 +26,11 @@ enum rope_scaling {
     ROPE_SCALING_LINEAR,
     ROPE_SCALING_LLAMA3,
     ROPE_SCALING_YARN,
+    /* Only contexts up to the original one are served, with the divisors for short contexts. */
     ROPE_SCALING_LONGROPE,
+    /* Dynamic NTK stretches contexts beyond the model's own. This engine refuses such contexts, so
+     * the frequencies are unscaled. */
+    ROPE_SCALING_DYNAMIC,
 };
 
 /* The frequencies of a rope set. */
@@ -34,12 +38,16 @@ struct rope_set {
     uint32_t n_rot; /* 0: the set is not used */
     enum rope_scaling scaling;
     double base, factor, original_context;
+    double alpha;       /* multiplies the base by alpha^(n/(n − 2)); 0: does not */
     double attn_factor; /* multiplies the scaling's own factor of cos and sin */
     double attention;   /* replaces that factor; 0: does not */
     double ext_factor, beta_fast, beta_slow;
     double mscale, mscale_all;  /* YaRN; 0: none */
     double low_freq, high_freq; /* llama 3 */
     bool truncate;              /* YaRN: the ramp's ends are whole numbers */
+    /* longrope: divisors of the frequencies, up to the original context; 0: a tensor has them */
+    uint32_t n_divisors;
+    float divisors[MODEL_MAX_HEAD_DIM / 2];
 };
 
 struct model_layer {

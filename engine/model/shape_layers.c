@@ -118,8 +118,13 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
 {
     if (p->form <= ARCH_PATTERN_LEADING)
         return apply_number(r, p, s);
-    if (!shape_reader_find(r, p->key))
+    if (shape_reader_find(r, p->key) == (p->form == ARCH_PATTERN_WITHOUT))
         return 0;
+    if (p->form == ARCH_PATTERN_WITHOUT) {
+        for (uint32_t i = 0; i < s->n_layers; i++)
+            set_kind(r, &s->layers[i], p->part, p->kind);
+        return 0;
+    }
     if (p->form == ARCH_PATTERN_LIST)
         return apply_list(r, p, s);
     return p->form == ARCH_PATTERN_FLAGS ? apply_flags(r, p, s) : apply_names(r, p, s);
@@ -191,7 +196,7 @@ int shape_layers_read(struct shape_reader *r, struct model_shape *s)
 {
     uint32_t window = 0, chunk = 0;
     bool use_window = true;
-    int rc = shape_reader_u32(r, ARCH_PARAM_WINDOW, 0, 0, MODEL_MAX_CONTEXT, 0, &window);
+    int rc = shape_reader_u32(r, ARCH_PARAM_WINDOW, 0, 0, MODEL_MAX_CONTEXT, UINT32_MAX, &window);
     if (!rc)
         rc = shape_reader_bool(r, ARCH_PARAM_USE_WINDOW, 0, &use_window);
     if (!rc)

@@ -37,10 +37,12 @@ static double mscale_of(const struct rope_set *s, double k)
 /* The factor of cos and sin. */
 static double attention_factor(const struct rope_set *s)
 {
-    if (s->scaling != ROPE_SCALING_YARN)
+    if (s->scaling != ROPE_SCALING_YARN && s->scaling != ROPE_SCALING_LONGROPE)
         return 1;
     if (s->attention > 0)
         return s->attention;
+    if (s->scaling == ROPE_SCALING_LONGROPE)
+        return s->factor > 1 ? sqrt(1 + log(s->factor) / log(s->original_context)) : 1;
     if (s->mscale > 0 && s->mscale_all > 0)
         return mscale_of(s, s->mscale) / mscale_of(s, s->mscale_all);
     return s->attn_factor * (1 + 0.1 * log(s->factor));
@@ -54,15 +56,23 @@ static double llama3_share(const struct rope_set *s, double f)
     return fmin(1, fmax(0, keep));
 }
 
+static double stretched_base(const struct rope_set *s)
+{
+    double n = s->n_rot;
+    return s->alpha > 0 && n > 2 ? s->base * pow(s->alpha, n / (n - 2)) : s->base;
+}
+
 float shape_rope_freqs(const struct rope_set *s, const float *divisors, float *inv_freq)
 {
     bool yarn = s->scaling == ROPE_SCALING_YARN;
-    double scale = s->scaling == ROPE_SCALING_NONE ? 1 : 1 / s->factor;
+    bool unscaled = s->scaling == ROPE_SCALING_NONE || s->scaling == ROPE_SCALING_DYNAMIC ||
+                    s->scaling == ROPE_SCALING_LONGROPE;
+    double scale = unscaled ? 1 : 1 / s->factor, base = stretched_base(s);
     double low = 0, high = 0;
     if (yarn)
         yarn_ends(s, &low, &high);
     for (uint32_t i = 0; i < s->n_rot / 2; i++) {
-        double f = pow(s->base, -2.0 * i / s->n_rot);
+        double f = pow(base, -2.0 * i / s->n_rot);
         if (divisors)
             f /= (double)divisors[i];
         double ramp = (i - low) / fmax(0.001, high - low);

@@ -1,134 +1,262 @@
-"""Writes a random checkpoint per family of models: tiny/NAME/ (a Hugging Face folder, by transformers), tiny/NAME.gguf
-with the same weights, and tiny/NAME.bin, the logits by transformers (eager attention, f32). Layout: README.md.
+"""Writes three goldens of each family (README.md). The folder tiny/NAME/ has random weights, written by transformers. The
+file tiny/NAME.gguf has the same weights, named and ordered as llama.cpp's converter does. The file tiny/NAME.bin has logits
+in f32 with eager attention.
 
-No parameter is near zero or one by default, so that a wrong constant shows. Norm weights spread over 0.4…1.6, biases
-over ±0.4. Q and K are scaled until attention is peaked. Weights are rounded to bf16, so that both files hold the same
-numbers. A new family is an entry of FAMILIES."""
+    make_families.py [NAME ...]     all families of families.py without a name
 
-import dataclasses
+Weights are rounded to bf16, so that both formats hold the same numbers. Biases and norms are random, and Q and K are
+scaled until attention is peaked."""
+
+import copy
+import json
+import pathlib
 import shutil
-from typing import Any, Callable
+import struct
+import sys
 
 import gguf
 import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Q
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from make_tiny import HERE, tokenizer, write_logits, write_vocabulary
+import make_tiny
+from families import FAMILIES, VOCAB
 
-VOCAB = 291  # no multiple of 32
-CONTEXT = 200
-
-BLOCK = {
-    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head", "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}  # fmt: skip
-
-
-@dataclasses.dataclass
-class Family:
-    arch: str  # of the GGUF
-    config: Any
-    make: Any
-    names: dict[str, str]  # the GGUF's name -> that of transformers, without layer and ".weight"
-    keys: Callable  # (writer, config): adds the architecture's own keys
-    peak: float = 1.8  # gain of Q and K, or of their norms
-    tensors: dict[str, Callable] = dataclasses.field(default_factory=dict)  # the GGUF's name -> change of the weight
+HERE = pathlib.Path(__file__).parent
+OUT = HERE / "tiny"
+PROMPT, STEPS = 20, 32
+# the second sequence is past window and original context already in its prompt
+SECOND = 45
+QUERIES_AND_KEYS = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "q_norm", "k_norm", "query_layernorm", "key_layernorm")
 
 
-def block_keys(w, c):
-    w.add_block_count(c.num_hidden_layers)
-    w.add_context_length(c.max_position_embeddings)
-    w.add_embedding_length(c.hidden_size)
-    w.add_feed_forward_length(c.intermediate_size)
-    w.add_head_count(c.num_attention_heads)
-    w.add_head_count_kv(c.num_key_value_heads)
-    w.add_key_length(c.head_dim)
-    w.add_value_length(c.head_dim)
-    w.add_layer_norm_rms_eps(c.rms_norm_eps)
-    w.add_rope_freq_base(c.rope_parameters["rope_theta"])
-    w.add_vocab_size(c.vocab_size)
+def tokenizer():
+    """Byte-level BPE whose ids are the rows of every model here."""
+    tokens, merges = make_tiny.tokenizer(VOCAB)
+    t = Tokenizer(models.BPE({s: i for i, s in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges]))
+    t.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    t.decoder = decoders.ByteLevel()
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in make_tiny.SPECIALS])
+    return t, tokens, merges
 
 
-FAMILIES = {
-    # heads · head_dim != hidden, three query heads per KV head, a KV head that two ranks share
-    "qwen3": Family(
-        "qwen3",
-        transformers.Qwen3Config(
-            vocab_size=VOCAB, hidden_size=32, intermediate_size=128, num_hidden_layers=2, num_attention_heads=9,
-            num_key_value_heads=3, head_dim=16, max_position_embeddings=CONTEXT, rms_norm_eps=1e-2, tie_word_embeddings=True,
-            rope_parameters={"rope_type": "default", "rope_theta": 500.0},
-        ),
-        transformers.Qwen3ForCausalLM,
-        {**BLOCK, "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
-        block_keys,
-    ),
-}  # fmt: skip
+def bf16(x):
+    return x.to(torch.bfloat16).to(torch.float32)
 
 
-def randomize(model, family, rng):
+def random_weights(model, family, rng):
+    """Overwrites all parameters. Norm weights spread over 0.4…1.6, biases deviate by 0.3."""
     for name, p in model.named_parameters():
         shape = tuple(p.shape)
-        is_attention = any(s in name for s in ("q_proj", "k_proj", "q_norm", "k_norm"))
-        peak = family.peak if is_attention else 1.0
-        if "norm" in name and name.endswith("weight"):
-            x = rng.uniform(0.4, 1.6, shape) * peak
-        elif p.dim() < 2:
-            x = rng.uniform(-0.4, 0.4, shape)
+        gain = family.peak if any(s in name for s in QUERIES_AND_KEYS) else 1.5
+        if "norm" in name.lower() or "ln_" in name:
+            center = 0.0 if name.endswith("bias") or family.plus_one else 1.0
+            x = center + rng.uniform(-0.6, 0.6, shape)
+            if gain == family.peak and not name.endswith("bias"):
+                x = x * gain
+        elif name.endswith("bias"):
+            x = 0.3 * rng.standard_normal(shape)
         else:
-            gain = 2.5 if "embed" in name or "lm_head" in name else peak if is_attention else 1.5
-            x = rng.standard_normal(shape) * gain / np.sqrt(shape[-1]) * rng.uniform(0.5, 1.5, (shape[0], 1))
-            x[:, rng.integers(0, shape[-1], 2)] *= 3
-        p.data = torch.from_numpy(x.astype(np.float32)).bfloat16().float()
-
-
-def write_folder(name, family):
-    rng = np.random.default_rng(list(name.encode()))
-    folder = HERE / "tiny" / name
-    shutil.rmtree(folder, ignore_errors=True)
-    model = family.make(family.config)
-    randomize(model, family, rng)
+            conv1d = isinstance(model, transformers.GPT2LMHeadModel) and ".h." in name
+            columns = shape[0] if conv1d else shape[-1]
+            gain = 2.5 if "embed" in name or "lm_head" in name or "wte" in name or "embed_out" in name else gain
+            x = rng.standard_normal(shape) * gain / np.sqrt(columns) * rng.uniform(0.5, 1.5, (shape[0], 1))
+        p.data = bf16(torch.from_numpy(x.astype(np.float32)))
     model.tie_weights()
-    model.bfloat16().save_pretrained(folder)
+
+
+def text_config(config):
+    return config.get_text_config()
+
+
+def make_model(family, seed):
+    cls = getattr(transformers, family.model)
+    torch.manual_seed(0)
+    config = cls.config_class(**family.config)
+    config._attn_implementation = "eager"
+    model = cls(config).float().eval()
+    random_weights(model, family, np.random.default_rng(seed))
+    return model
+
+
+# --- config.json in the spelling of transformers 4 ---
+
+
+def old_spelling(doc):
+    rope = doc.pop("rope_parameters", None)
+    if rope is None:
+        return doc
+    rope = dict(rope)
+    doc["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type", "default")
+    share = rope.pop("partial_rotary_factor", None)
+    if share is not None:
+        doc["rotary_pct" if doc["model_type"] == "gpt_neox" else "partial_rotary_factor"] = share
+    if doc["model_type"] == "gpt_neox":
+        doc["rotary_emb_base"] = doc.pop("rope_theta")
+    doc["rope_scaling"] = None if kind == "default" else {"type": kind} | rope
+    doc["torch_dtype"] = doc.pop("dtype")
+    if doc["model_type"] != "gemma3_text":
+        doc.pop("layer_types", None)
+    return doc
+
+
+def write_folder(name, family, model, t):
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    # a copy, because buffers such as rope frequencies are rounded, too
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
     for file in folder.iterdir():
         file.chmod(0o644)
-    return family.make.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    doc = json.loads((folder / "config.json").read_text())
+    if family.old_config:
+        doc = old_spelling(doc)
+    (folder / "config.json").write_text(json.dumps(doc, indent=2) + "\n")
+    t.save(str(folder / "tokenizer.json"), pretty=False)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": make_tiny.SPECIALS[1], "eos_token": make_tiny.SPECIALS[2],
+                "pad_token": make_tiny.SPECIALS[3], "chat_template": make_tiny.CHAT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def write_gguf(name, family, model):
-    w = gguf.GGUFWriter(HERE / "tiny" / f"{name}.gguf", family.arch)
-    w.add_name(f"Sluice tiny {name}")
-    family.keys(w, family.config)
-    write_vocabulary(w, *tokenizer(VOCAB))
-    state = model.state_dict()
-    for ours, theirs in family.names.items():
-        for part in ("weight", "bias"):
-            for layer in range(family.config.num_hidden_layers):
-                key, to = f"model.layers.{layer}.{theirs}.{part}", f"blk.{layer}.{ours}.{part}"
-                if "." in theirs and theirs.startswith("model.") or theirs == "lm_head":
-                    key, to = f"{theirs}.{part}", f"{ours}.{part}"
-                if key not in state or (layer and to.startswith(ours)):
-                    continue
-                if theirs == "lm_head" and family.config.tie_word_embeddings:
-                    continue
-                x = family.tensors.get(ours, lambda x: x)(state[key].numpy())
-                if x.ndim < 2:
-                    w.add_tensor(to, np.ascontiguousarray(x))
-                else:
-                    w.add_tensor(to, gguf.quantize(np.ascontiguousarray(x), Q.BF16), raw_dtype=Q.BF16)
+# --- GGUF ---
+
+
+def first(c, *names):
+    for name in names:
+        value = getattr(c, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def rope_keys(w, c):
+    rope = first(c, "rope_parameters")
+    if rope is None:
+        return
+    rope = rope.get("full_attention", rope)
+    kind = rope["rope_type"]
+    if kind != "dynamic":
+        w.add_rope_freq_base(rope["rope_theta"])
+    if kind in ("linear", "yarn"):
+        w.add_rope_scaling_type({"linear": gguf.RopeScalingType.LINEAR, "yarn": gguf.RopeScalingType.YARN}[kind])
+        w.add_rope_scaling_factor(rope["factor"])
+    if kind == "yarn":
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "beta_fast" in rope:
+            w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+            w.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+
+
+def write_keys(w, name, c, tokens, merges):
+    w.add_name(f"Sluice family {name}")
+    w.add_context_length(first(c, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length") or 256)
+    hidden = first(c, "hidden_size", "n_embd", "d_model")
+    heads = first(c, "num_attention_heads", "n_head", "n_heads")
+    w.add_embedding_length(hidden)
+    w.add_block_count(first(c, "num_hidden_layers", "n_layer", "n_layers"))
+    w.add_feed_forward_length(first(c, "ffn_hidden_size", "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden)
+    w.add_head_count(heads)
+    w.add_head_count_kv(first(c, "num_key_value_heads", "num_kv_heads") or heads)
+    dim = first(c, "head_dim")
+    if dim and dim * heads != hidden:
+        w.add_key_length(dim)
+        w.add_value_length(dim)
+    rms, layer = first(c, "rms_norm_eps"), first(c, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+    w.add_layer_norm_rms_eps(rms) if rms is not None else w.add_layer_norm_eps(layer)
+    rope_keys(w, c)
+    make_tiny.write_vocabulary(w, tokens, merges)
+
+
+def permute(x, n_heads):
+    """Rows of each head from halves to pairs."""
+    return x.reshape(n_heads, 2, x.shape[0] // n_heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def write_gguf(name, family, model, tokens, merges):
+    c = text_config(model.config)
+    w = gguf.GGUFWriter(OUT / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[family.arch])
+    write_keys(w, name, c, tokens, merges)
+    family.keys(w, c)
+    names = gguf.get_tensor_name_map(family.arch, first(c, "num_hidden_layers", "n_layer", "n_layers"))
+    for hf_name, p in model.named_parameters():
+        x = p.detach().numpy()
+        suffixes = (".weight", ".bias")
+        new = names.get_name(hf_name, suffixes) or names.get_name(hf_name.removeprefix("transformer."), suffixes)
+        if new is None:
+            raise SystemExit(f"{name}: the gguf package has no name for {hf_name}")
+        if family.permuted and ("q_proj." in hf_name or "k_proj." in hf_name):
+            x = permute(x, c.num_attention_heads if "q_proj." in hf_name else c.num_key_value_heads)
+        if family.plus_one and hf_name.endswith("norm.weight"):
+            x = x + np.float32(1)
+        x = family.transform(hf_name, x, c)
+        if new == "token_embd.weight":
+            x = x[:family.tokens]
+        x = np.ascontiguousarray(x)
+        if x.ndim == 1 or "norm" in new:
+            w.add_tensor(new, x)
+        else:
+            w.add_tensor(new, gguf.quantize(x, Q.BF16), raw_dtype=Q.BF16)
+    for new, x in family.extra(c).items():
+        w.add_tensor(new, x)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
 
 
+# --- logits ---
+
+
+def logits_of(model, ids):
+    return model(torch.from_numpy(ids)[None], use_cache=False, output_attentions=True)
+
+
+def write_logits(name, family, model, seed):
+    """Row r of a sequence comes from a forward pass over the prompt, or over r + 1 ids where that is more. So rope that
+    depends on the length is that of a server that computes a sequence again at the crossing."""
+    rng = np.random.default_rng(seed)
+    vocab = text_config(model.config).vocab_size
+    longest = family.longest or PROMPT + STEPS
+    first, second = min(PROMPT + STEPS, longest), min(SECOND, longest)
+    sequences = [
+        (PROMPT, rng.integers(0, VOCAB, first), [0, 15, 16, *range(PROMPT - 1, first)]),
+        (second, rng.integers(0, VOCAB, second), sorted({r for r in (15, 16, 31, 32) if r < second} | {second - 1})),
+    ]
+    with torch.no_grad(), open(OUT / f"{name}.bin", "wb") as f:
+        f.write(b"SLTL" + struct.pack("<II", len(sequences), vocab))
+        for prompt, ids, rows in sequences:
+            f.write(struct.pack("<II", len(ids), len(rows)) + ids.astype("<u4").tobytes())
+            for row in rows:
+                r = logits_of(model, ids[: max(prompt, row + 1)])
+                f.write(struct.pack("<I", row) + r.logits[0, row].numpy().astype("<f4").tobytes())
+    peak = np.mean([a[0, :, second // 2 :].amax(-1).mean() for a in r.attentions])
+    return r.logits.std(), peak
+
+
+def make(name, t, tokens, merges):
+    family, seed = FAMILIES[name], list(name.encode())
+    model = make_model(family, seed)
+    write_folder(name, family, model, t)
+    gguf_file = OUT / f"{name}.gguf"
+    gguf_file.unlink(missing_ok=True)
+    if family.arch is not None:
+        write_gguf(name, family, model, tokens, merges)
+    deviation, peak = write_logits(name, family, model, seed)
+    size = lambda p: p.stat().st_size // 1000 if p.exists() else 0
+    print(f"{name:20} folder {size(OUT / name / 'model.safetensors'):4} KB, GGUF {size(gguf_file):4} KB, logits deviate {deviation:.2f}, "
+          f"mean largest attention weight {peak:.2f}", flush=True)
+
+
 def main():
-    for name, family in FAMILIES.items():
-        model = write_folder(name, family)
-        write_gguf(name, family, model)
-        write_logits(name, model, VOCAB)
+    transformers.logging.set_verbosity_error()
+    OUT.mkdir(exist_ok=True)
+    t, tokens, merges = tokenizer()
+    for name in sys.argv[1:] or FAMILIES:
+        make(name, t, tokens, merges)
 
 
 if __name__ == "__main__":

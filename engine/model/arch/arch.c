@@ -14,14 +14,6 @@ const struct arch *arch_at(uint32_t i)
     return i < N_ARCHITECTURES ? architectures[i] : NULL;
 }
 
-const char *arch_names(void)
-{
-#define QUOTED(name) ", " #name
-    static const char names[] = ARCH_EACH(QUOTED);
-#undef QUOTED
-    return names + 2;
-}
-
 const struct arch *arch_find(const char *format, const char *name,
                              const struct arch_source **out_source)
 {
@@ -98,11 +90,28 @@ bool arch_names_have(const char *names, const char *name)
     return false;
 }
 
+/* True if `name` begins with pattern[0..n), where %u stands for digits. */
+static bool begins(const char *pattern, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (pattern[i] == '%' && i + 1 < n && pattern[i + 1] == 'u') {
+            size_t digits = strspn(name, "0123456789");
+            if (!digits)
+                return false;
+            name += digits;
+            i++;
+        } else if (pattern[i] != *name++) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool arch_names_begin(const char *names, const char *name)
 {
     size_t n = 0;
     for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n))
-        if (strncmp(at, name, n) == 0)
+        if (begins(at, n, name))
             return true;
     return false;
 }
@@ -219,7 +228,7 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
         const struct arch_pattern *p = &source->patterns[i];
         uint32_t n_kinds = p->part == ARCH_PART_MIXER ? arch->n_mixers : arch->n_ffns;
         bool has_n = p->form <= ARCH_PATTERN_LEADING;
-        if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form > ARCH_PATTERN_NAMES ||
+        if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form > ARCH_PATTERN_WITHOUT ||
             p->kind >= n_kinds || p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
             (p->form != ARCH_PATTERN_FLAGS && p->rest) ||
             (p->form == ARCH_PATTERN_NAMES && p->kind))

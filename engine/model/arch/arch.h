@@ -253,9 +253,11 @@ enum arch_param_id {
     ARCH_PARAM_LOGIT_DIVISOR,  /* divides the logits */
     ARCH_PARAM_ATTN_SCALE,     /* multiplies the scores; derived: 1/√k_dim */
     ARCH_PARAM_ATTN_SCALE_DIM, /* the scale is 1/√value */
-    ARCH_PARAM_ATTN_SOFTCAP,   /* 0: none */
-    ARCH_PARAM_FINAL_SOFTCAP,  /* 0: none */
-    ARCH_PARAM_TEMPERATURE,    /* β: queries · (1 + β·ln(1 + ⌊position / length⌋)) */
+    /* In a model with so many layers, the scale is 1/√(hidden / heads). */
+    ARCH_PARAM_ATTN_SCALE_LAYERS,
+    ARCH_PARAM_ATTN_SOFTCAP,  /* 0: none */
+    ARCH_PARAM_FINAL_SOFTCAP, /* 0: none */
+    ARCH_PARAM_TEMPERATURE,   /* β: queries · (1 + β·ln(1 + ⌊position / length⌋)) */
     ARCH_PARAM_TEMPERATURE_LENGTH,
     ARCH_PARAM_EXPERTS,
     ARCH_PARAM_EXPERTS_USED,
@@ -269,6 +271,8 @@ enum arch_param_id {
     ARCH_PARAM_ROT_DIM,       /* this and the following ones: of a rope set */
     ARCH_PARAM_ROT_SHARE,     /* part of the key dimension, in place of a number */
     ARCH_PARAM_ROPE_BASE,
+    ARCH_PARAM_ROPE_ALPHA, /* multiplies the base by alpha^(n/(n − 2)), n = rotating dims; 0: none
+                            */
     ARCH_PARAM_ROPE_SCALING, /* "none", "linear", "llama3", "yarn", "longrope" */
     ARCH_PARAM_ROPE_FACTOR,
     ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
@@ -327,7 +331,8 @@ enum arch_pattern_form {
     ARCH_PATTERN_LIST,     /* the layers whose numbers the array holds */
     /* The array has an element per layer: not 0 gives `kind`, 0 gives `rest`. */
     ARCH_PATTERN_FLAGS,
-    ARCH_PATTERN_NAMES, /* the array has the kind's name per layer */
+    ARCH_PATTERN_NAMES,   /* the array has the kind's name per layer */
+    ARCH_PATTERN_WITHOUT, /* all layers, if the file lacks the key */
 };
 
 /* Chooses the kinds of layers. All layers begin with kind 0. The rows apply in order; so a later
@@ -345,7 +350,8 @@ struct arch_pattern {
 /* Names and settings of the architecture in one dialect of a source format. */
 struct arch_source {
     /* Rows of `base` (NULL: none) come first. A row of the same slot, parameter or key replaces the
-     * base's row; a tensor whose name is NULL removes it. Patterns of the base apply last. */
+     * base's row; a tensor whose name is NULL removes it. Patterns and ignored tensors replace
+     * those of the base. */
     const struct arch_source *base;
     const char *format;  /* as returned by checkpoint_format() */
     const char *aliases; /* names of the architecture in this dialect, separated by '|' */
@@ -354,7 +360,8 @@ struct arch_source {
     const struct arch_fixed_key *fixed_keys;
     const struct arch_tensor *tensors; /* [n_tensors], each slot at most once */
     const struct arch_pattern *patterns;
-    /* Beginnings of the names of tensors that are not needed, separated by '|'; or NULL */
+    /* Beginnings of the names of tensors that are not needed, separated by '|'; or NULL. %u stands
+     * for a number. */
     const char *ignored_tensors;
     uint32_t n_params, n_fixed_keys, n_tensors, n_patterns;
 };
@@ -373,8 +380,15 @@ struct arch {
 
 #define ARCH_N_OF(array) (uint32_t)(sizeof(array) / sizeof((array)[0]))
 
-/* All architectures, in the order in which messages name them. */
-#define ARCH_EACH(X)       X(llama) X(qwen3) X(gpt2) X(bloom)
+/* All architectures. */
+#define ARCH_EACH(X)                                                                               \
+    X(llama)                                                                                       \
+    X(qwen3)                                                                                       \
+    X(gpt2)                                                                                        \
+    X(bloom)                                                                                       \
+    X(qwen2) X(seed_oss) X(smollm3) X(gemma2) X(gemma3) X(phi2) X(phi3) X(granite) X(olmo2)        \
+        X(exaone4) X(command_r) X(cohere2) X(glm4) X(starcoder2) X(gptneox) X(nemotron)            \
+            X(ernie4_5) X(hunyuan_dense) X(mistral3) X(stablelm) X(falcon) X(gptj) X(mpt)
 #define ARCH_DECLARE(name) extern const struct arch arch_##name;
 ARCH_EACH(ARCH_DECLARE)
 #undef ARCH_DECLARE
@@ -392,8 +406,6 @@ const struct arch *arch_find(const char *format, const char *name,
  * has. NULL without a source for the format. */
 const struct arch_source *arch_find_source(const struct arch *arch, const char *format,
                                            const char *name);
-/* All names, for error messages. */
-const char *arch_names(void);
 /* The i-th architecture; NULL beyond the last. For tests of all tables. */
 const struct arch *arch_at(uint32_t i);
 /* Copies a source with the rows of its bases; out->base is NULL. False without memory. Call

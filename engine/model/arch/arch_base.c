@@ -84,6 +84,8 @@ static const struct arch_fixed_key hf_keys[] = {
     {"tie_word_embeddings", true, 0}, /* the file's output matrix decides */
     {"generation_config.*", true, 0},
     {"_name_or_path", true, 0},
+    {"auto_map.*", true, 0},
+    {"unsloth_*", true, 0},
 };
 
 const struct arch_source arch_base_hf_keys = {
@@ -92,31 +94,37 @@ const struct arch_source arch_base_hf_keys = {
     .n_fixed_keys = ARCH_N_OF(hf_keys),
 };
 
-#define LAYER "model.layers.%u."
+/* A multimodal model has its text model below one of the other prefixes. */
+#define MODEL(name) "model." name "|model.language_model." name "|language_model.model." name
+#define LAYER(name) MODEL("layers.%u." name)
 
 static const struct arch_tensor hf_tensors[] = {
-    {ARCH_TOKEN_EMBD, true, "model.embed_tokens.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_OUTPUT_NORM, true, "model.norm.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_OUTPUT, false, "lm_head.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_NORM, true, LAYER "input_layernorm.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_Q, true, LAYER "self_attn.q_proj.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_Q_BIAS, false, LAYER "self_attn.q_proj.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_K, true, LAYER "self_attn.k_proj.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_K_BIAS, false, LAYER "self_attn.k_proj.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_V, true, LAYER "self_attn.v_proj.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_V_BIAS, false, LAYER "self_attn.v_proj.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_OUT, true, LAYER "self_attn.o_proj.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_OUT_BIAS, false, LAYER "self_attn.o_proj.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_NORM, true, LAYER "post_attention_layernorm.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, true, LAYER "mlp.gate_proj.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, LAYER "mlp.gate_proj.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_UP, true, LAYER "mlp.up_proj.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_UP_BIAS, false, LAYER "mlp.up_proj.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_DOWN, true, LAYER "mlp.down_proj.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_DOWN_BIAS, false, LAYER "mlp.down_proj.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_TOKEN_EMBD, true, MODEL("embed_tokens.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT_NORM, true, MODEL("norm.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT, false, "lm_head.weight|language_model.lm_head.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_NORM, true, LAYER("input_layernorm.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q, true, LAYER("self_attn.q_proj.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_BIAS, false, LAYER("self_attn.q_proj.bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K, true, LAYER("self_attn.k_proj.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_BIAS, false, LAYER("self_attn.k_proj.bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V, true, LAYER("self_attn.v_proj.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V_BIAS, false, LAYER("self_attn.v_proj.bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT, true, LAYER("self_attn.o_proj.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT_BIAS, false, LAYER("self_attn.o_proj.bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, true, LAYER("post_attention_layernorm.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_GATE, true, LAYER("mlp.gate_proj.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_GATE_BIAS, false, LAYER("mlp.gate_proj.bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP, true, LAYER("mlp.up_proj.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP_BIAS, false, LAYER("mlp.up_proj.bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN, true, LAYER("mlp.down_proj.weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN_BIAS, false, LAYER("mlp.down_proj.bias"), ARCH_TRANSFORM_NONE},
 };
 
-/* transformers 5 writes rope_parameters; version 4 wrote rope_theta and rope_scaling. */
+#define ROPE_OR(key, old) "rope_parameters." key "|rope_parameters.full_attention." key "|" old
+#define ROPE(key)         ROPE_OR(key, "rope_scaling." key)
+
+/* transformers 5 writes rope_parameters, with an object per kind of layer where kinds differ; set 0
+ * is that of full attention. Version 4 wrote rope_theta and rope_scaling. */
 static const struct arch_param hf_params[] = {
     {ARCH_PARAM_LAYERS, "num_hidden_layers", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_CONTEXT, "max_position_embeddings", ARCH_ABSENT_REFUSE, 0, 0},
@@ -128,33 +136,22 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_NORM_EPS, "rms_norm_eps", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_ACTIVATION, "hidden_act", ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_ROT_SHARE, "rope_parameters.partial_rotary_factor|partial_rotary_factor",
+    {ARCH_PARAM_ROT_SHARE, ROPE_OR("partial_rotary_factor", "partial_rotary_factor"),
      ARCH_ABSENT_FALLBACK, 1, 0},
-    {ARCH_PARAM_ROPE_BASE, "rope_parameters.rope_theta|rope_theta", ARCH_ABSENT_FALLBACK, 10000, 0},
-    {ARCH_PARAM_ROPE_SCALING, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",
+    {ARCH_PARAM_ROPE_BASE, ROPE_OR("rope_theta", "rope_theta"), ARCH_ABSENT_FALLBACK, 10000, 0},
+    {ARCH_PARAM_ROPE_SCALING, ROPE_OR("rope_type", "rope_scaling.rope_type|rope_scaling.type"),
      ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_ROPE_FACTOR, "rope_parameters.factor|rope_scaling.factor", ARCH_ABSENT_FALLBACK, 1,
-     0},
-    {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
-     "rope_parameters.original_max_position_embeddings|"
-     "rope_scaling.original_max_position_embeddings",
-     ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_ROPE_ATTENTION, "rope_parameters.attention_factor|rope_scaling.attention_factor",
-     ARCH_ABSENT_FALLBACK, 0, 0},
-    {ARCH_PARAM_ROPE_BETA_FAST, "rope_parameters.beta_fast|rope_scaling.beta_fast",
-     ARCH_ABSENT_FALLBACK, 32, 0},
-    {ARCH_PARAM_ROPE_BETA_SLOW, "rope_parameters.beta_slow|rope_scaling.beta_slow",
-     ARCH_ABSENT_FALLBACK, 1, 0},
-    {ARCH_PARAM_ROPE_TRUNCATE, "rope_parameters.truncate|rope_scaling.truncate",
-     ARCH_ABSENT_FALLBACK, 1, 0},
-    {ARCH_PARAM_ROPE_MSCALE, "rope_parameters.mscale|rope_scaling.mscale", ARCH_ABSENT_FALLBACK, 0,
-     0},
-    {ARCH_PARAM_ROPE_MSCALE_ALL, "rope_parameters.mscale_all_dim|rope_scaling.mscale_all_dim",
-     ARCH_ABSENT_FALLBACK, 0, 0},
-    {ARCH_PARAM_ROPE_LOW_FREQ, "rope_parameters.low_freq_factor|rope_scaling.low_freq_factor",
-     ARCH_ABSENT_FALLBACK, 1, 0},
-    {ARCH_PARAM_ROPE_HIGH_FREQ, "rope_parameters.high_freq_factor|rope_scaling.high_freq_factor",
-     ARCH_ABSENT_FALLBACK, 4, 0},
+    {ARCH_PARAM_ROPE_FACTOR, ROPE("factor"), ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, ROPE("original_max_position_embeddings"), ARCH_ABSENT_DERIVE,
+     0, 0},
+    {ARCH_PARAM_ROPE_ATTENTION, ROPE("attention_factor"), ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_ROPE_BETA_FAST, ROPE("beta_fast"), ARCH_ABSENT_FALLBACK, 32, 0},
+    {ARCH_PARAM_ROPE_BETA_SLOW, ROPE("beta_slow"), ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_TRUNCATE, ROPE("truncate"), ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_MSCALE, ROPE("mscale"), ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_ROPE_MSCALE_ALL, ROPE("mscale_all_dim"), ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_ROPE_LOW_FREQ, ROPE("low_freq_factor"), ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_HIGH_FREQ, ROPE("high_freq_factor"), ARCH_ABSENT_FALLBACK, 4, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
@@ -166,6 +163,13 @@ static const struct arch_pattern hf_patterns[] = {
     {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
 };
 
+/* Parts for images and sound, drafts of several tokens, and frequencies that old files store. */
+#define HF_IGNORED                                                                                 \
+    "visual.|model.visual.|vision_tower.|model.vision_tower.|vision_model.|model.vision_model.|"   \
+    "multi_modal_projector.|model.multi_modal_projector.|audio_tower.|model.audio_tower.|"         \
+    "embed_vision.|model.embed_vision.|mtp.|model.mtp.|"                                           \
+    "model.layers.%u.self_attn.rotary_emb.inv_freq"
+
 const struct arch_source arch_base_hf = {
     .base = &arch_base_hf_keys,
     .format = "hf",
@@ -173,6 +177,7 @@ const struct arch_source arch_base_hf = {
     .fixed_keys = hf_fixed_keys,
     .tensors = hf_tensors,
     .patterns = hf_patterns,
+    .ignored_tensors = HF_IGNORED,
     .n_params = ARCH_N_OF(hf_params),
     .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
     .n_tensors = ARCH_N_OF(hf_tensors),

@@ -57,13 +57,17 @@ static void drop_nameless(struct arch_source *out, struct arch_tensor *rows)
     out->n_tensors = n;
 }
 
-/* The bases' rows come first, but their patterns last. */
+/* The bases' rows come first. */
 static void merge(struct arch_source *out, const struct room *room, const struct arch_source *from)
 {
-    for (uint32_t i = 0; i < from->n_patterns; i++)
-        room->patterns[out->n_patterns++] = from->patterns[i];
     if (from->base)
         merge(out, room, from->base);
+    if (from->n_patterns)
+        out->n_patterns = 0;
+    for (uint32_t i = 0; i < from->n_patterns; i++)
+        room->patterns[out->n_patterns++] = from->patterns[i];
+    if (from->ignored_tensors)
+        out->ignored_tensors = from->ignored_tensors;
     merge_params(out, room->params, from);
     merge_fixed_keys(out, room->fixed_keys, from);
     merge_tensors(out, room->tensors, from);
@@ -90,6 +94,7 @@ bool arch_source_init(struct arch_source *out, const struct arch_source *from)
     out->fixed_keys = room.fixed_keys;
     out->tensors = room.tensors;
     out->patterns = room.patterns;
+    out->ignored_tensors = NULL;
     out->n_params = out->n_fixed_keys = out->n_tensors = out->n_patterns = 0;
     if (!room.params || !room.fixed_keys || !room.tensors || !room.patterns)
         return false;

@@ -1,4 +1,4 @@
-/* llama.c: the Llama family (Llama 1 to 3, SmolLM, TinyLlama, Mistral 7B without a window, …). GGUF
+/* llama.c: the Llama family (Llama 1 to 3, SmolLM, TinyLlama, Mistral 7B and Nemo, Yi, …). GGUF
  * files of this architecture have Q and K permuted, so rope pairs are interleaved. The frequency
  * scaling of Llama 3 is a tensor of divisors; linear and YaRN scaling are keys. */
 #include "engine/model/arch/arch.h"
@@ -12,23 +12,51 @@ static const struct arch_fixed_key gguf_fixed_keys[] = {
     {"expert_used_count", false, 0},
 };
 
-static const struct arch_source sources[] = {{
-    .base = &arch_base_gguf,
-    .format = "gguf",
-    .aliases = "llama",
-    .rope_style = ROPE_INTERLEAVED,
-    .fixed_keys = gguf_fixed_keys,
-    .tensors = gguf_tensors,
-    .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
-    .n_tensors = ARCH_N_OF(gguf_tensors),
-}};
+static const struct arch_param gguf_params[] = {
+    {ARCH_PARAM_WINDOW, "attention.sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    {"pretraining_tp", true, 0},    /* concerns the arithmetic only */
+    {"rope_interleaved", false, 0}, /* a remark of SmolLM2 */
+    {"is_llama_config", true, 0},   /* the same */
+};
+
+static const struct arch_source sources[] = {
+    {
+        .base = &arch_base_gguf,
+        .format = "gguf",
+        .aliases = "llama",
+        .rope_style = ROPE_INTERLEAVED,
+        .params = gguf_params,
+        .fixed_keys = gguf_fixed_keys,
+        .tensors = gguf_tensors,
+        .n_params = ARCH_N_OF(gguf_params),
+        .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
+        .n_tensors = ARCH_N_OF(gguf_tensors),
+    },
+    {
+        .base = &arch_base_hf,
+        .format = "hf",
+        .aliases = "LlamaForCausalLM|MistralForCausalLM|llama|mistral",
+        .rope_style = ROPE_HALF,
+        .params = hf_params,
+        .fixed_keys = hf_fixed_keys,
+        .n_params = ARCH_N_OF(hf_params),
+        .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+    },
+};
 
 const struct arch arch_llama = {
     .name = "llama",
     .norm = ARCH_NORM_RMS,
     .residual = ARCH_RESIDUAL_SEQUENTIAL,
     .output = ARCH_OUTPUT_TIED_IF_ABSENT,
-    .mixers = {{.name = "full_attention", .rope = 0}},
+    .mixers = {{.name = "full_attention", .reach = ARCH_REACH_WINDOW, .rope = 0}},
     .ffns = {{.name = "dense", .form = ARCH_FFN_GATED, .activation = ACTIVATION_SILU}},
     .n_mixers = 1,
     .n_ffns = 1,

@@ -53,7 +53,7 @@ APPLY(zero_eps, s->real_key = "llama.attention.layer_norm_rms_epsilon"; s->real_
 APPLY(nan_eps, s->real_key = "llama.attention.layer_norm_rms_epsilon"; s->real_value = NAN)
 APPLY(no_eps, s->skip = "llama.attention.layer_norm_rms_epsilon")
 APPLY(negative_base, s->real_key = "llama.rope.freq_base"; s->real_value = -1)
-APPLY(unknown_key, s->set_key = "llama.attention.sliding_window"; s->set_value = 4096)
+APPLY(unknown_key, s->set_key = "llama.attention.chunk_size"; s->set_value = 4096)
 APPLY(experts, s->set_key = "llama.expert_count"; s->set_value = 8)
 APPLY(scaling, s->text_key = "llama.rope.scaling.type"; s->text_value = "longrope")
 APPLY(scaling_type, s->set_key = "llama.rope.scaling.type"; s->set_value = 1)
@@ -102,7 +102,7 @@ static const struct refusal refusals[] = {
     {"NaN eps", nan_eps, STATUS_INVALID_ARGUMENT, "llama.attention.layer_norm_rms_epsilon", false},
     {"no eps", no_eps, STATUS_INVALID_ARGUMENT, "layer_norm_rms_epsilon", true},
     {"negative base", negative_base, STATUS_INVALID_ARGUMENT, "llama.rope.freq_base", false},
-    {"unknown key", unknown_key, STATUS_UNIMPLEMENTED, "llama.attention.sliding_window", false},
+    {"unknown key", unknown_key, STATUS_UNIMPLEMENTED, "llama.attention.chunk_size", false},
     {"experts", experts, STATUS_UNIMPLEMENTED, "llama.expert_count", false},
     {"scaling", scaling, STATUS_UNIMPLEMENTED, "llama.rope.scaling.type", false},
     {"scaling's type", scaling_type, STATUS_INVALID_ARGUMENT, "llama.rope.scaling.type", false},

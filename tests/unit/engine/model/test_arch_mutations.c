@@ -115,6 +115,7 @@ static const struct tiny_key fixed_good[] = {
     {"llama.expert_used_count", GGUF_U32, 0, 0, NULL},
     {"llama.attention.causal", GGUF_BOOL, 1, 0, NULL},
 };
+static const struct tiny_key windowed = {"llama.attention.sliding_window", GGUF_U32, 9, 0, NULL};
 static const struct tiny_key gpt2_causal[] = {{"gpt2.attention.causal", GGUF_BOOL, 1, 0, NULL}};
 static const struct tiny_key gpt2_blind[] = {{"gpt2.attention.causal", GGUF_BOOL, 0, 0, NULL}};
 static const struct tiny_key bloom_causal[] = {{"bloom.attention.causal", GGUF_BOOL, 1, 0, NULL}};
@@ -214,6 +215,7 @@ static int make_llama(void **state)
     scenarios[n_scenarios++] = full;
     add_keys(yarn_all, 7);
     add_keys(yarn_bare, 2);
+    add_keys(&windowed, 1);
     add_keys(fixed_good, 5);
     add_keys(&finetuned, 1);
     add_keys(&layout, 1);

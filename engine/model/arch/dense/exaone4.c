@@ -1,0 +1,95 @@
+/* exaone4.c: EXAONE 4. No norms before attention and FFN; each branch is normed before it is added.
+ * Each head of Q and K is normed. With a window, three of four layers have it, and the others have
+ * no rope. A model without a window has rope in all layers. */
+#include "engine/model/arch/arch.h"
+
+enum { UNLIMITED, SLIDING, FULL };
+
+#define LAYER "model.layers.%u."
+
+static const struct arch_tensor gguf_tensors[] = {
+    {ARCH_ROPE_FREQS, false, "rope_freqs.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM, true, "blk.%u.attn_q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, true, "blk.%u.attn_k_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_POST_NORM, true, "blk.%u.post_attention_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_POST_NORM, true, "blk.%u.post_ffw_norm.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param gguf_params[] = {
+    {ARCH_PARAM_WINDOW, "attention.sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_pattern gguf_patterns[] = {
+    {ARCH_PART_MIXER, ARCH_PATTERN_FIRST_OF, NULL, 1, SLIDING, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_LAST_OF, "attention.sliding_window_pattern", 4, FULL, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_FLAGS, "attention.sliding_window_pattern", 0, SLIDING, FULL},
+    {ARCH_PART_MIXER, ARCH_PATTERN_WITHOUT, "attention.sliding_window", 0, UNLIMITED, 0},
+};
+
+static const struct arch_tensor hf_tensors[] = {
+    {ARCH_ATTN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM, true, LAYER "self_attn.q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, true, LAYER "self_attn.k_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_POST_NORM, true, LAYER "post_attention_layernorm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_POST_NORM, true, LAYER "post_feedforward_layernorm.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_pattern hf_patterns[] = {
+    {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_WITHOUT, "sliding_window", 0, UNLIMITED, 0},
+};
+
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    {"sliding_window_pattern", true, 0}, /* layer_types has the pattern */
+};
+
+static const struct arch_source sources[] = {
+    {
+        .base = &arch_base_gguf,
+        .format = "gguf",
+        .aliases = "exaone4",
+        .rope_style = ROPE_HALF,
+        .params = gguf_params,
+        .tensors = gguf_tensors,
+        .patterns = gguf_patterns,
+        .n_params = ARCH_N_OF(gguf_params),
+        .n_tensors = ARCH_N_OF(gguf_tensors),
+        .n_patterns = ARCH_N_OF(gguf_patterns),
+    },
+    {
+        .base = &arch_base_hf,
+        .format = "hf",
+        .aliases = "Exaone4ForCausalLM|exaone4",
+        .rope_style = ROPE_HALF,
+        .params = hf_params,
+        .fixed_keys = hf_fixed_keys,
+        .tensors = hf_tensors,
+        .patterns = hf_patterns,
+        .n_params = ARCH_N_OF(hf_params),
+        .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+        .n_tensors = ARCH_N_OF(hf_tensors),
+        .n_patterns = ARCH_N_OF(hf_patterns),
+    },
+};
+
+const struct arch arch_exaone4 = {
+    .name = "exaone4",
+    .norm = ARCH_NORM_RMS,
+    .residual = ARCH_RESIDUAL_SEQUENTIAL,
+    .output = ARCH_OUTPUT_TIED_IF_ABSENT,
+    .mixers = {[UNLIMITED] = {.name = "unlimited", .rope = 0},
+               [SLIDING] = {.name = "sliding_attention", .reach = ARCH_REACH_WINDOW, .rope = 0},
+               [FULL] = {.name = "full_attention", .rope = ARCH_NO_ROPE}},
+    .ffns = {{.name = "dense", .form = ARCH_FFN_GATED, .activation = ACTIVATION_SILU}},
+    .n_mixers = 3,
+    .n_ffns = 1,
+    .sources = sources,
+    .n_sources = ARCH_N_OF(sources),
+};

@@ -1,0 +1,61 @@
+/* mistral3.c: Mistral Small 3.1 and 3.2, Ministral 3, Devstral 2. The Llama block; Ministral scales
+ * queries by their position. YaRN's two mscale factors cancel. GGUF files have Q and K permuted, so
+ * rope pairs are interleaved there. */
+#include "engine/model/arch/arch.h"
+
+static const struct arch_param gguf_params[] = {
+    {ARCH_PARAM_TEMPERATURE, "attention.temperature_scale", ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_TEMPERATURE_LENGTH, "rope.scaling.original_context_length", ARCH_ABSENT_DERIVE, 0,
+     0},
+    {ARCH_PARAM_ROPE_MSCALE, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_MSCALE_ALL, "rope.scaling.yarn_log_multiplier", ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_TEMPERATURE, "rope_parameters.llama_4_scaling_beta", ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_TEMPERATURE_LENGTH, "rope_parameters.original_max_position_embeddings",
+     ARCH_ABSENT_DERIVE, 0, 0},
+};
+
+/* Keys of the wrapper for images, and a second spelling of the context. */
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    {"sliding_window", false, 0},      {"vision_config.*", true, 0},
+    {"image_token_index", true, 0},    {"image_token_id", true, 0},
+    {"projector_hidden_act", true, 0}, {"multimodal_projector_bias", true, 0},
+    {"spatial_merge_size", true, 0},   {"vision_feature_layer", true, 0},
+    {"rope_parameters.type", true, 0}, {"rope_parameters.max_position_embeddings", true, 0},
+};
+
+static const struct arch_source sources[] = {
+    {
+        .base = &arch_base_gguf,
+        .format = "gguf",
+        .aliases = "mistral3",
+        .rope_style = ROPE_INTERLEAVED,
+        .params = gguf_params,
+        .n_params = ARCH_N_OF(gguf_params),
+    },
+    {
+        .base = &arch_base_hf,
+        .format = "hf",
+        .aliases = "Mistral3ForConditionalGeneration|Ministral3ForCausalLM|ministral3|mistral3",
+        .rope_style = ROPE_HALF,
+        .params = hf_params,
+        .fixed_keys = hf_fixed_keys,
+        .n_params = ARCH_N_OF(hf_params),
+        .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+    },
+};
+
+const struct arch arch_mistral3 = {
+    .name = "mistral3",
+    .norm = ARCH_NORM_RMS,
+    .residual = ARCH_RESIDUAL_SEQUENTIAL,
+    .output = ARCH_OUTPUT_TIED_IF_ABSENT,
+    .mixers = {{.name = "full_attention", .rope = 0, .has_temperature = true}},
+    .ffns = {{.name = "dense", .form = ARCH_FFN_GATED, .activation = ACTIVATION_SILU}},
+    .n_mixers = 1,
+    .n_ffns = 1,
+    .sources = sources,
+    .n_sources = ARCH_N_OF(sources),
+};
