@@ -492,7 +492,7 @@ static void test_a_captured_step_serves_other_lengths(void **state)
                                    .table_stride = w.stride,
                                    .n_rows = 2,
                                    .n_seqs = 2};
-    struct attention_params params = {8, 0, 0, 4, 0.125f, 0, 0.0f, NULL};
+    struct attention_params params = {.n_heads = 8, .heads_per_kv = 4, .scale = 0.125f};
     struct kv_layer kv = {w.pool_k, w.pool_v, DTYPE_BF16, w.n_blocks, 16, 2, 64};
     for (uint32_t round = 0; round < 5; round++) { /* 0: eager, 1: captured, then replayed */
         struct gpu_row rows[2] = {{0, random_u32(&r) % 1300}, {1, round == 3 ? 0 : 1299}};
