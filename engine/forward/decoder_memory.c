@@ -127,9 +127,10 @@ void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *s
     struct decoder_plane planes[DECODER_MAX_PLANES];
     uint32_t source = layer_of(plan, shape, i_layer)->kv_source - plan->split.layer_begin;
     decoder_memory_planes(plan, shape, source, planes);
+    unsigned char *keys = base + planes[0].offset_bytes, *values = base + planes[1].offset_bytes;
     *out_kv = (struct kv_layer){
-        .k = base + planes[0].offset_bytes,
-        .v = base + planes[1].offset_bytes,
+        .k = keys,
+        .v = values,
         .dtype = plan->steps.kv_dtype,
         .n_blocks = plan->steps.n_blocks,
         .block_size = plan->steps.block_size,

@@ -19,7 +19,7 @@ enum set {
     SET_NORM,
     SET_RESIDUAL,
     SET_OUTPUT,
-    SET_TIED, /* whether the file has an output matrix */
+    SET_TIED, /* true without an output matrix in the file */
     SET_MIXING,
     SET_REACH,
     SET_HEAD_NORM,
@@ -207,10 +207,11 @@ static void reach_source(const struct model *model)
 static void reach_model(const char *path)
 {
     struct checkpoint *ckpt = NULL;
-    struct model model;
+    struct model model = {0};
     struct error err = {0};
     if (checkpoint_open(path, &ckpt, &err) != 0 || model_init(&model, ckpt, NULL, &err) != 0)
         fail_msg("%s: %s", path, err.message);
+    assert_non_null(model.arch);
     reach(SET_NORM, model.arch->norm);
     reach(SET_RESIDUAL, model.shape.residual);
     reach(SET_OUTPUT, model.arch->output);
