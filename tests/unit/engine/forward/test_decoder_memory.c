@@ -1,5 +1,5 @@
-/* Tests of the KV pools of a decoder: a list of planes per layer, empty where a layer has no K and
- * V or reads those of another layer. */
+/* Tests of the KV pools of a decoder: a list of planes per layer. A layer without K and V has empty
+ * planes, and so has a layer that reads those of another layer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -127,7 +127,7 @@ static void test_vectors(void **state)
 {
     float whole[ROWS * MATRICES], got[ROWS * MATRICES];
     struct error err = {0};
-    /* of every matrix: the odd elements, from the second on */
+    /* the odd elements of every part, from the second on */
     struct weight_place place = {
         .tensor = vector,
         .desc = {.role = WEIGHT_VECTOR, .source = DTYPE_F32, .n_rows = 1, .k_total = 3 * MATRICES},

@@ -1,5 +1,5 @@
-/* Tests that every value of the descriptor's enums, every slot and every parameter is used by a
- * table and reached by a golden checkpoint (tests/golden/tiny, made by transformers). A value that
+/* Tests that tables use every value of the descriptor's enums, every slot and every parameter. A
+ * golden checkpoint (tests/golden/tiny, made by transformers) must reach each of them. A value that
  * nothing reaches is code that no family needs, or that no foreign answer has checked. */
 #include <dirent.h>
 #include <setjmp.h>
