@@ -229,6 +229,16 @@ FAMILIES = {
                    rms_norm_eps=1e-3, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh", layer_types=SIX,
                    rope_parameters={SLIDING: rope(10000.0), FULL: rope(900.0, "linear", factor=4.0)}),
         A.GEMMA3, window, plus_one=True),
+    "gemma3_images": Family(
+        "Gemma3ForConditionalGeneration",
+        dict(text_config=llama_like(num_attention_heads=3, head_dim=16, hidden_size=24, intermediate_size=72,
+                                    query_pre_attn_scalar=20, sliding_window=16, rms_norm_eps=1e-3,
+                                    hidden_activation="gelu_pytorch_tanh", layer_types=[SLIDING, FULL],
+                                    rope_parameters={SLIDING: rope(500.0), FULL: rope(900.0)}),
+             vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                                patch_size=14, num_channels=3),
+             mm_tokens_per_image=4, tie_word_embeddings=True),
+        plus_one=True),
     "phi3": Family(
         "Phi3ForCausalLM",
         square(num_key_value_heads=1, rms_norm_eps=1e-3, sliding_window=16, original_max_position_embeddings=256,
@@ -317,6 +327,13 @@ FAMILIES = {
                    rope_parameters=rope(kind="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0,
                                         beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)),
         A.MISTRAL3, mistral3_keys, permuted=True, peak=1.3),
+    "mistral3_images": Family(
+        "Mistral3ForConditionalGeneration",
+        dict(text_config=llama_like(model_type="mistral", sliding_window=None, rms_norm_eps=1e-3, rope_parameters=rope()),
+             vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                num_attention_heads=2, head_dim=8, image_size=28, patch_size=14, num_channels=3),
+             tie_word_embeddings=False),
+        peak=1.4),
     "gpt2": Family(
         "GPT2LMHeadModel",
         dict(vocab_size=VOCAB, n_positions=200, n_embd=48, n_layer=2, n_head=3, n_inner=104, layer_norm_epsilon=1e-3,

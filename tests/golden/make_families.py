@@ -64,7 +64,7 @@ def random_weights(model, family, rng):
             conv1d = isinstance(model, transformers.GPT2LMHeadModel) and ".h." in name
             columns = shape[0] if conv1d else shape[-1]
             gain = 2.5 if "embed" in name or "lm_head" in name or "wte" in name or "embed_out" in name else gain
-            x = rng.standard_normal(shape) * gain / np.sqrt(columns) * rng.uniform(0.5, 1.5, (shape[0], 1))
+            x = rng.standard_normal(shape) * gain / np.sqrt(columns) * rng.uniform(0.5, 1.5, (shape[0], *[1] * (len(shape) - 1)))
         p.data = bf16(torch.from_numpy(x.astype(np.float32)))
     model.tie_weights()
 
@@ -219,9 +219,9 @@ def write_logits(name, family, model, seed):
     """Row r of a sequence comes from a forward pass over the prompt, or over r + 1 ids where that is more. So rope that
     depends on the length is that of a server that computes a sequence again at the crossing."""
     rng = np.random.default_rng(seed)
-    vocab = text_config(model.config).vocab_size
     longest = family.longest or PROMPT + STEPS
     first, second = min(PROMPT + STEPS, longest), min(SECOND, longest)
+    vocab = model.get_output_embeddings().weight.shape[0]
     sequences = [
         (PROMPT, rng.integers(0, VOCAB, first), [0, 15, 16, *range(PROMPT - 1, first)]),
         (second, rng.integers(0, VOCAB, second), sorted({r for r in (15, 16, 31, 32) if r < second} | {second - 1})),

@@ -85,7 +85,28 @@ static const struct arch_fixed_key hf_keys[] = {
     {"generation_config.*", true, 0},
     {"_name_or_path", true, 0},
     {"auto_map.*", true, 0},
+    {"text_config.*", true, 0}, /* hf.h: only keys that the top level overrides stay there */
+    {"llm_config.*", true, 0},
     {"unsloth_*", true, 0},
+    {"transformers.js_config.*", true, 0},
+    {"id2label.*", true, 0},
+    {"label2id.*", true, 0},
+    {"_num_labels", true, 0},
+    {"task_specific_params.*", true, 0},
+    {"tokenizer_class", true, 0},
+    {"_attn_implementation_autoset", true, 0},
+    {"attn_implementation", true, 0},
+    {"output_attentions", true, 0},
+    {"output_hidden_states", true, 0},
+    {"return_dict", true, 0},
+    {"chunk_size_feed_forward", true, 0},
+    {"is_encoder_decoder", false, 0},
+    {"gradient_checkpointing", true, 0},
+    {"do_sample", true, 0},
+    {"max_length", true, 0},
+    {"temperature", true, 0},
+    {"top_k", true, 0},
+    {"top_p", true, 0},
 };
 
 const struct arch_source arch_base_hf_keys = {

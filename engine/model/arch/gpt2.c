@@ -89,13 +89,11 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
     {"attn_pdrop", true, 0},
     {"embd_pdrop", true, 0},
     {"resid_pdrop", true, 0},
-    {"gradient_checkpointing", true, 0},
     {"n_ctx", true, 0},                   /* the same as n_positions */
     {"reorder_and_upcast_attn", true, 0}, /* concerns the arithmetic only */
     {"scale_attn_by_inverse_layer_idx", false, 0},
     {"scale_attn_weights", false, 1},
     {"summary_*", true, 0}, /* for another head */
-    {"task_specific_params.*", true, 0},
 };
 
 static const struct arch_source sources[] = {

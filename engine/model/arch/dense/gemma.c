@@ -57,6 +57,7 @@ static const struct arch_fixed_key gemma_hf_fixed_keys[] = {
     {"hidden_act", true, 0}, /* hidden_activation replaces this key */
     {"use_bidirectional_attention", false, 0},
     {"cache_implementation", true, 0},
+    {"sliding_window_size", true, 0}, /* the same as sliding_window */
 };
 
 static const struct arch_source gemma2_sources[] = {

@@ -43,9 +43,8 @@ static const struct arch_param phi2_hf_params[] = {
 };
 
 static const struct arch_fixed_key phi_hf_fixed_keys[] = {
-    {"embd_pdrop", true, 0},
-    {"resid_pdrop", true, 0},
-    {"qk_layernorm", false, 0},
+    {"embd_pdrop", true, 0},     {"resid_pdrop", true, 0},         {"qk_layernorm", false, 0},
+    {"full_attn_mod", false, 1}, {"interpolate_factor", false, 1}, {"lm_head_bias", false, 0},
 };
 
 static const struct arch_source phi2_sources[] = {
@@ -114,7 +113,8 @@ static const struct arch_tensor phi3_hf_tensors[] = {
 static const struct arch_param phi3_hf_params[] = {
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
-     "rope_parameters.original_max_position_embeddings|original_max_position_embeddings",
+     "rope_parameters.original_max_position_embeddings|"
+     "rope_scaling.original_max_position_embeddings|original_max_position_embeddings",
      ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_ROPE_SHORT_FACTORS, "rope_parameters.short_factor|rope_scaling.short_factor",
      ARCH_ABSENT_DERIVE, 0, 0},

@@ -43,10 +43,7 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
     {"n_ctx", true, 0},  /* the same as n_positions */
     {"rotary", true, 0}, /* rotary_dim decides */
     {"scale_attn_weights", false, 1},
-    {"gradient_checkpointing", true, 0},
     {"summary_*", true, 0}, /* for another head */
-    {"task_specific_params.*", true, 0},
-    {"tokenizer_class", true, 0},
 };
 
 static const struct arch_source sources[] = {{

@@ -35,9 +35,15 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"embedding_dropout", true, 0}, {"residual_dropout", true, 0},
+    {"embedding_dropout", true, 0},
+    {"residual_dropout", true, 0},
     {"use_bias", true, 0}, /* the file's tensors decide */
-    {"norm_type", true, 0},         {"mlp_type", true, 0},
+    {"norm_type", true, 0},
+    {"mlp_type", true, 0},
+    {"activation_function", true, 0}, /* hidden_act replaces this key */
+    {"attention_softmax_in_fp32", true, 0},
+    {"scale_attention_softmax_in_fp32", true, 0},
+    {"scale_attn_weights", false, 1},
 };
 
 static const struct arch_source sources[] = {
