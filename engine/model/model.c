@@ -45,7 +45,7 @@ uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *
         const struct arch_tensor *t = &model->source.tensors[i];
         if (t == row)
             *out_begin = n_rows;
-        if (strcmp(t->name, row->name) == 0)
+        if (model->shared_with[i] == model->shared_with[row - model->source.tensors])
             n_rows += outputs_of(model, layer, t->slot);
     }
     return n_rows;
@@ -181,6 +181,51 @@ static int locate_tensor(const struct model *model, const struct arch_tensor *ro
                      model->arch->name);
 }
 
+/* Shared experts are there if the metadata give them a width. */
+static bool is_required(const struct model *model, const struct arch_tensor *row)
+{
+    bool shared = row->slot >= ARCH_SHARED_GATE && row->slot <= ARCH_SHARED_DOWN;
+    return shared ? model->shape.experts.shared_ffn_dim > 0 : row->required;
+}
+
+/* The row's first tensor in the file; NULL without one. */
+static const struct checkpoint_tensor *first_tensor(const struct model *model,
+                                                    const struct arch_tensor *row)
+{
+    const struct checkpoint_tensor *tensor = NULL;
+    uint32_t n_layers = row->slot < ARCH_FIRST_LAYER_SLOT ? 1 : model->shape.n_layers;
+    char name[MAX_TENSOR_NAME];
+    struct error ignored;
+    for (uint32_t layer = 0; !tensor && layer < n_layers; layer++)
+        if (locate_tensor(model, row, layer, 0, name, &tensor, &ignored) != 0)
+            return NULL;
+    return tensor;
+}
+
+/* Slots share tensors if their rows have one name, or if the file has one tensor for both. Each
+ * row's list of names may have that of a tensor which holds several slots. */
+static int find_shared(struct model *model, struct error *err)
+{
+    uint32_t n = model->source.n_tensors;
+    const struct arch_tensor *rows = model->source.tensors;
+    const struct checkpoint_tensor **first = calloc(n + 1, sizeof(*first));
+    model->shared_with = calloc(n + 1, sizeof(*model->shared_with));
+    if (!first || !model->shared_with) {
+        free(first);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u slots", n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = 0;
+        first[i] = first_tensor(model, &rows[i]);
+        while (at < i && strcmp(rows[at].name, rows[i].name) != 0 &&
+               (!first[i] || first[at] != first[i]))
+            at++;
+        model->shared_with[i] = at;
+    }
+    free(first);
+    return 0;
+}
+
 static int find_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
                        uint32_t expert, uint64_t *n_found, struct error *err)
 {
@@ -188,7 +233,7 @@ static int find_tensor(struct model *model, const struct arch_tensor *row, uint3
     const struct checkpoint_tensor *tensor;
     int rc = locate_tensor(model, row, layer, expert, name, &tensor, err);
     if (!rc && !tensor)
-        return row->required ? checkpoint_missing_tensor(model->ckpt, name, err) : 0;
+        return is_required(model, row) ? checkpoint_missing_tensor(model->ckpt, name, err) : 0;
     if (!rc)
         rc = check_tensor(model, row, layer, tensor, err);
     if (rc)
@@ -237,12 +282,24 @@ static bool is_bound(const struct model *model, const struct checkpoint_tensor *
     return false;
 }
 
+/* True for a tensor of a layer that only drafts tokens. */
+static bool is_of_draft(const struct model *model, const struct checkpoint_tensor *tensor)
+{
+    const struct model_shape *s = &model->shape;
+    char begin[MAX_TENSOR_NAME];
+    for (uint32_t i = s->n_layers; i < s->n_layers + s->n_draft_layers; i++)
+        if (arch_name_at(model->source.draft_layers, 0, i, 0, begin, sizeof(begin)) &&
+            arch_names_begin(begin, tensor->name))
+            return true;
+    return false;
+}
+
 /* Refuses a tensor without a slot: if we ignored the tensor, results would silently differ. */
 static int refuse_unused_tensors(const struct model *model, struct error *err)
 {
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_tensor_at(model->ckpt, i);
-        if (!is_bound(model, tensor) &&
+        if (!is_bound(model, tensor) && !is_of_draft(model, tensor) &&
             !arch_names_begin(model->source.ignored_tensors, tensor->name))
             return checkpoint_unbuilt_tensor(
                 model->ckpt, tensor, err,
@@ -259,6 +316,9 @@ static int bind_tensors(struct model *model, struct error *err)
     const struct arch_source *source = &model->source;
     size_t n_slots = slot_index(N_ARCH_SLOTS, model->shape.n_layers - 1);
     uint64_t n_found = 0;
+    int rc = find_shared(model, err);
+    if (rc)
+        return rc;
     model->tensors = calloc(n_slots, sizeof(*model->tensors));
     if (!model->tensors)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a directory of %zu",
@@ -269,7 +329,7 @@ static int bind_tensors(struct model *model, struct error *err)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a directory of %zu",
                          n_expert_entries(model));
     for (uint32_t i = 0; i < source->n_tensors; i++) {
-        int rc = find_tensors(model, &source->tensors[i], &n_found, err);
+        rc = find_tensors(model, &source->tensors[i], &n_found, err);
         if (rc)
             return rc;
     }
@@ -358,6 +418,22 @@ static int read_name(const struct checkpoint *ckpt, const char *key, char *out, 
     return rc;
 }
 
+/* Replaces the architecture by its variant, if the file has the variant's key. */
+static void find_variant(struct model *model, const char *name, const char *format,
+                         const struct arch_source **source)
+{
+    char key[MAX_TENSOR_NAME];
+    uint64_t n = 0;
+    struct error ignored;
+    if (!*source || !(*source)->variant_key)
+        return;
+    snprintf(key, sizeof(key), "%s.%s", name, (*source)->variant_key);
+    if (checkpoint_get_u64(model->ckpt, key, &n, &ignored) != 0 || !n)
+        return;
+    model->arch = arch_find_named((*source)->variant);
+    *source = model->arch ? arch_find_source(model->arch, format, name) : NULL;
+}
+
 /* Finds the architecture by the first of the format's names that is known. `name` gets the name,
  * and *out_format the place where it stands. */
 static int find_arch(struct model *model, const struct arch *given, char name[MAX_ARCH_NAME],
@@ -377,6 +453,8 @@ static int find_arch(struct model *model, const struct arch *given, char name[MA
         model->arch = given ? given : arch_find(format, name, out_source);
         if (given)
             *out_source = arch_find_source(given, format, name);
+        else
+            find_variant(model, name, format, out_source);
         if (*out_source)
             return 0;
     }
@@ -424,5 +502,7 @@ void model_fini(struct model *model)
     arch_source_fini(&model->source);
     free(model->tensors);
     free(model->expert_tensors);
+    free(model->shared_with);
     model->tensors = model->expert_tensors = NULL;
+    model->shared_with = NULL;
 }

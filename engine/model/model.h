@@ -27,6 +27,8 @@ struct model {
     bool tied_output; /* the file has no output matrix: the token embedding serves as ARCH_OUTPUT */
     const struct checkpoint_tensor **tensors; /* owned; by slot and layer, see model_tensor() */
     const struct checkpoint_tensor **expert_tensors; /* owned; NULL without experts */
+    /* Per row of source.tensors: the first row whose slot lies in the same tensors. Owned. */
+    uint32_t *shared_with;
 };
 
 /* Where a slot's outputs (rows, or elements of a vector) lie among those of its tensor. Output i

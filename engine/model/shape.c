@@ -14,6 +14,11 @@
 static int read_sizes(struct shape_reader *r, struct model_shape *s)
 {
     int rc = shape_reader_u32(r, ARCH_PARAM_LAYERS, 0, 1, MODEL_MAX_LAYERS, 0, &s->n_layers);
+    uint32_t most = r->source->counts_drafts && !rc ? s->n_layers - 1 : MODEL_MAX_LAYERS;
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_DRAFT_LAYERS, 0, 0, most, 0, &s->n_draft_layers);
+    if (!rc && r->source->counts_drafts)
+        s->n_layers -= s->n_draft_layers;
     if (!rc)
         rc =
             shape_reader_u32(r, ARCH_PARAM_CONTEXT, 0, 1, MODEL_MAX_CONTEXT, 0, &s->context_tokens);
@@ -182,7 +187,7 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
     int rc = shape_reader_f64(r, ARCH_PARAM_ROT_SHARE, of, 0, 1, SHAPE_UNSET, &share);
     s->n_rot = (uint32_t)(share * k_dim);
     if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_ROT_DIM, of, 1, k_dim, k_dim, &s->n_rot);
+        rc = shape_reader_u32(r, ARCH_PARAM_ROT_DIM, of, 1, k_dim, s->n_rot, &s->n_rot);
     if (!rc && (!s->n_rot || s->n_rot % 2))
         rc = checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu32 " is odd", s->n_rot);
     for (size_t i = 0; !rc && i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -311,7 +316,7 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
 {
     struct model_experts *e = &s->experts;
     double scale = 1;
-    uint32_t score = 0;
+    uint32_t score = 0, n_shared = 0;
     int rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS, 0, 0, MODEL_MAX_EXPERTS, 0, &e->n);
     *e = (struct model_experts){.n = e->n, .n_groups = 1, .n_groups_used = 1, .scale = 1};
     if (rc || !e->n)
@@ -320,7 +325,12 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_FFN, 0, 1, MODEL_MAX_FFN, 0, &e->ffn_dim);
     if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_SHARED_FFN, 0, 0, MODEL_MAX_FFN, 0, &e->shared_ffn_dim);
+        rc = shape_reader_u32(r, ARCH_PARAM_SHARED_COUNT, 0, 0,
+                              e->ffn_dim ? MODEL_MAX_FFN / e->ffn_dim : 0, 0, &n_shared);
+    e->shared_ffn_dim = n_shared * e->ffn_dim;
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_SHARED_FFN, 0, 0, MODEL_MAX_FFN, e->shared_ffn_dim,
+                              &e->shared_ffn_dim);
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS, 0, 1, e->n, 1, &e->n_groups);
     if (!rc)
@@ -332,7 +342,7 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
         rc = shape_reader_f64(r, ARCH_PARAM_EXPERT_SCALE, 0, 1e-6, 1e6, SHAPE_UNSET, &scale);
     if (!rc)
         rc =
-            shape_reader_u32(r, ARCH_PARAM_EXPERT_SCORE, 0, 1, ROUTER_SQRT_SOFTPLUS + 1, 0, &score);
+            shape_reader_u32(r, ARCH_PARAM_EXPERT_SCORE, 0, 0, ROUTER_SQRT_SOFTPLUS + 1, 0, &score);
     e->scale = (float)scale;
     for (uint32_t i = 0; i < r->arch->n_ffns; i++)
         if (r->arch->ffns[i].body == ARCH_FFN_EXPERTS)

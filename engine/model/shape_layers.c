@@ -26,22 +26,49 @@ static bool has_array(struct shape_reader *r, enum checkpoint_kind kind,
     return checkpoint_get_array(r->ckpt, r->key, kind, out_array, &ignored) == 0;
 }
 
-/* Applies a row with a number: the first or last of each n, or the first n. */
+/* The number of a row's key. A negative number of ARCH_PATTERN_AFTER stands for the last layer. */
+static int read_n(struct shape_reader *r, const struct arch_pattern *p, uint64_t *n)
+{
+    double number = 0;
+    struct error ignored;
+    if (p->form != ARCH_PATTERN_AFTER ||
+        checkpoint_get_f64(r->ckpt, r->key, &number, &ignored) != 0 || number >= 0)
+        return checkpoint_get_u64(r->ckpt, r->key, n, r->err);
+    *n = UINT64_MAX;
+    return 0;
+}
+
+/* True if a row with the number n chooses layer i. */
+static bool is_chosen(enum arch_pattern_form form, uint32_t i, uint64_t n)
+{
+    if (!n && form != ARCH_PATTERN_AFTER)
+        return false;
+    switch (form) {
+    case ARCH_PATTERN_LEADING:
+        return i < n;
+    case ARCH_PATTERN_AFTER:
+        return i > n;
+    case ARCH_PATTERN_LAST_OF:
+        return i % n == n - 1;
+    default:
+        return i % n == 0;
+    }
+}
+
+/* Applies a row with a number: the first or last of each n, the first n, or those after n. */
 static int apply_number(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
 {
-    uint64_t n = p->n;
+    uint64_t n = p->form == ARCH_PATTERN_AFTER ? UINT64_MAX : p->n;
     struct checkpoint_array array;
     if (p->key && shape_reader_find(r, p->key)) {
         if (has_array(r, CHECKPOINT_BOOL, &array) || has_array(r, CHECKPOINT_INT, &array))
             return 0;
-        int rc = checkpoint_get_u64(r->ckpt, r->key, &n, r->err);
+        int rc = read_n(r, p, &n);
         if (rc)
             return rc;
     }
-    for (uint32_t i = 0; n && i < s->n_layers; i++)
-        if (p->form == ARCH_PATTERN_LEADING
-                ? i < n
-                : i % n == (p->form == ARCH_PATTERN_LAST_OF ? n - 1 : 0))
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (is_chosen(p->form, i, n))
             set_kind(r, &s->layers[i], p->part, p->kind);
     return 0;
 }
@@ -116,7 +143,7 @@ static int apply_names(struct shape_reader *r, const struct arch_pattern *p, str
 static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
                          struct model_shape *s)
 {
-    if (p->form <= ARCH_PATTERN_LEADING)
+    if (p->form <= ARCH_PATTERN_AFTER)
         return apply_number(r, p, s);
     if (shape_reader_find(r, p->key) == (p->form == ARCH_PATTERN_WITHOUT))
         return 0;

@@ -31,6 +31,14 @@ const struct arch *arch_find(const char *format, const char *name,
     return NULL;
 }
 
+const struct arch *arch_find_named(const char *name)
+{
+    for (uint32_t a = 0; a < N_ARCHITECTURES; a++)
+        if (strcmp(architectures[a]->name, name) == 0)
+            return architectures[a];
+    return NULL;
+}
+
 const struct arch_source *arch_find_source(const struct arch *arch, const char *format,
                                            const char *name)
 {
@@ -194,7 +202,7 @@ static bool param_is_sound(const struct arch *arch, const struct arch_param *p)
     if ((unsigned)p->id >= N_ARCH_PARAMS || (unsigned)p->absent > ARCH_ABSENT_FALLBACK ||
         (p->absent != ARCH_ABSENT_FALLBACK && p->fallback != 0) ||
         (!p->key && p->absent == ARCH_ABSENT_REFUSE) ||
-        (is_text(p->id) && (!p->key || p->absent == ARCH_ABSENT_FALLBACK)))
+        (is_text(p->id) && p->absent == ARCH_ABSENT_FALLBACK))
         return false;
     if (!is_read(arch, p->id))
         return false;
@@ -227,7 +235,7 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
     for (uint32_t i = 0; i < source->n_patterns; i++) {
         const struct arch_pattern *p = &source->patterns[i];
         uint32_t n_kinds = p->part == ARCH_PART_MIXER ? arch->n_mixers : arch->n_ffns;
-        bool has_n = p->form <= ARCH_PATTERN_LEADING;
+        bool has_n = p->form <= ARCH_PATTERN_AFTER;
         if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form > ARCH_PATTERN_WITHOUT ||
             p->kind >= n_kinds || p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
             (p->form != ARCH_PATTERN_FLAGS && p->rest) ||
@@ -369,6 +377,11 @@ bool arch_source_is_sound(const struct arch *arch, const struct arch_source *sou
     for (uint32_t i = 0; i < source->n_fixed_keys; i++)
         if (source->fixed_keys[i].any_value && source->fixed_keys[i].value != 0)
             return false;
+    if ((source->variant != NULL) != (source->variant_key != NULL) ||
+        (source->variant && !arch_find_named(source->variant)) ||
+        (source->counts_drafts && !source->draft_layers) ||
+        (source->draft_layers != NULL) != has_param(source, ARCH_PARAM_DRAFT_LAYERS))
+        return false;
     return kinds_are_sound(arch, source) && tensors_are_sound(source) &&
            params_are_sound(arch, source) && patterns_are_sound(arch, source);
 }

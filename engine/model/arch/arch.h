@@ -232,6 +232,7 @@ struct arch_tensor {
 
 enum arch_param_id {
     ARCH_PARAM_LAYERS,
+    ARCH_PARAM_DRAFT_LAYERS, /* layers behind the model's own that only draft tokens */
     ARCH_PARAM_CONTEXT,
     ARCH_PARAM_HIDDEN,
     ARCH_PARAM_VOCAB,
@@ -263,11 +264,13 @@ enum arch_param_id {
     ARCH_PARAM_EXPERTS_USED,
     ARCH_PARAM_EXPERT_FFN,
     ARCH_PARAM_SHARED_FFN,
+    ARCH_PARAM_SHARED_COUNT, /* in its place: shared experts of ARCH_PARAM_EXPERT_FFN each */
     ARCH_PARAM_EXPERT_GROUPS,
     ARCH_PARAM_EXPERT_GROUPS_USED,
     ARCH_PARAM_EXPERT_RENORM, /* bool: the chosen weights are divided by their sum */
     ARCH_PARAM_EXPERT_SCALE,  /* multiplies the weights at last */
-    ARCH_PARAM_EXPERT_SCORE,  /* 1 softmax, 2 sigmoid, 3 softmax of the chosen, 4 √softplus */
+    ARCH_PARAM_EXPERT_SCORE,  /* 0 the router's, 1 softmax, 2 sigmoid, 3 softmax of the chosen, 4
+                                 √softplus */
     ARCH_PARAM_ROT_DIM,       /* this and the following ones: of a rope set */
     ARCH_PARAM_ROT_SHARE,     /* part of the key dimension, in place of a number */
     ARCH_PARAM_ROPE_BASE,
@@ -328,6 +331,7 @@ enum arch_pattern_form {
     ARCH_PATTERN_FIRST_OF, /* the first layer of each n gets `kind` */
     ARCH_PATTERN_LAST_OF,  /* the last layer of each n */
     ARCH_PATTERN_LEADING,  /* the first n layers */
+    ARCH_PATTERN_AFTER,    /* the layers after number n; a negative number has none */
     ARCH_PATTERN_LIST,     /* the layers whose numbers the array holds */
     /* The array has an element per layer: not 0 gives `kind`, 0 gives `rest`. */
     ARCH_PATTERN_FLAGS,
@@ -363,6 +367,12 @@ struct arch_source {
     /* Beginnings of the names of tensors that are not needed, separated by '|'; or NULL. %u stands
      * for a number. */
     const char *ignored_tensors;
+    /* Beginning of the names of a layer's tensors, for those of layers that only draft tokens. NULL
+     * without such layers. They are not read. */
+    const char *draft_layers;
+    bool counts_drafts; /* ARCH_PARAM_LAYERS includes them */
+    /* With a number above 0 in this key, the file is of the architecture `variant`. NULL: none */
+    const char *variant_key, *variant;
     uint32_t n_params, n_fixed_keys, n_tensors, n_patterns;
 };
 
@@ -386,9 +396,12 @@ struct arch {
     X(qwen3)                                                                                       \
     X(gpt2)                                                                                        \
     X(bloom)                                                                                       \
-    X(qwen2) X(seed_oss) X(smollm3) X(gemma2) X(gemma3) X(phi2) X(phi3) X(granite) X(olmo2)        \
-        X(exaone4) X(command_r) X(cohere2) X(glm4) X(starcoder2) X(gptneox) X(nemotron)            \
-            X(ernie4_5) X(hunyuan_dense) X(mistral3) X(stablelm) X(falcon) X(gptj) X(mpt)
+    X(qwen2)                                                                                       \
+    X(seed_oss) X(smollm3) X(gemma2) X(gemma3) X(phi2) X(phi3) X(granite) X(olmo2) X(exaone4)      \
+        X(command_r) X(cohere2) X(glm4) X(starcoder2) X(gptneox) X(nemotron) X(ernie4_5)           \
+            X(hunyuan_dense) X(mistral3) X(stablelm) X(falcon) X(gptj) X(mpt) X(qwen3moe)          \
+                X(mixtral) X(gpt_oss) X(qwen2moe) X(granitemoe) X(glm4moe) X(ernie4_5_moe)         \
+                    X(minimax_m2)
 #define ARCH_DECLARE(name) extern const struct arch arch_##name;
 ARCH_EACH(ARCH_DECLARE)
 #undef ARCH_DECLARE
@@ -397,11 +410,15 @@ ARCH_EACH(ARCH_DECLARE)
 extern const struct arch_source arch_base_gguf, arch_base_hf;
 /* The keys of config.json that no architecture needs. */
 extern const struct arch_source arch_base_hf_keys;
+/* experts/arch_experts.c: the same with experts in place of the FFN */
+extern const struct arch_source arch_experts_gguf, arch_experts_hf;
 
 /* Finds the architecture and its source by the name that a file of this format gives. NULL if there
  * is none; *out_source (may be NULL) is untouched then. */
 const struct arch *arch_find(const char *format, const char *name,
                              const struct arch_source **out_source);
+/* Finds an architecture by its own name; NULL if there is none. */
+const struct arch *arch_find_named(const char *name);
 /* The source of `arch` whose aliases have `name`; the format's first source for a name that none
  * has. NULL without a source for the format. */
 const struct arch_source *arch_find_source(const struct arch *arch, const char *format,

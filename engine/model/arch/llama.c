@@ -8,7 +8,7 @@ static const struct arch_tensor gguf_tensors[] = {
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    {"expert_count", false, 0}, /* mixtures of experts are not supported */
+    {"expert_count", false, 0}, /* with experts, the file is of mixtral.c */
     {"expert_used_count", false, 0},
 };
 
@@ -31,6 +31,8 @@ static const struct arch_source sources[] = {
         .base = &arch_base_gguf,
         .format = "gguf",
         .aliases = "llama",
+        .variant_key = "expert_count",
+        .variant = "mixtral",
         .rope_style = ROPE_INTERLEAVED,
         .params = gguf_params,
         .fixed_keys = gguf_fixed_keys,

@@ -84,51 +84,16 @@ static const struct {
     {SET_REACH, ARCH_REACH_CHUNK},
     {SET_HEAD_NORMS, ARCH_HEAD_NORMS_BARE},
     {SET_VALUE_NORM, true},
-    {SET_BODY, ARCH_FFN_EXPERTS},
     {SET_BODY, ARCH_FFN_NONE},
     {SET_ACTIVATION, ACTIVATION_RELU},
-    {SET_ACTIVATION, ACTIVATION_GATED_OAI},
-    {SET_SCORE, ROUTER_SOFTMAX},
-    {SET_SCORE, ROUTER_SIGMOID},
-    {SET_SCORE, ROUTER_TOPK_SOFTMAX},
     {SET_SCORE, ROUTER_SQRT_SOFTPLUS},
-    {SET_GROUP_SCORE, ROUTER_GROUP_MAX},
-    {SET_GROUP_SCORE, ROUTER_GROUP_TOP_TWO},
-    {SET_WEIGHT, ARCH_EXPERT_WEIGHT_OUTPUT},
     {SET_WEIGHT, ARCH_EXPERT_WEIGHT_INPUT},
     {SET_SLOT, ARCH_ATTN_Q_NORM_BIAS},
     {SET_SLOT, ARCH_ATTN_K_NORM_BIAS},
-    {SET_SLOT, ARCH_ATTN_SINKS},
     {SET_SLOT, ARCH_ATTN_POST_NORM_BIAS},
-    {SET_SLOT, ARCH_ROUTER},
-    {SET_SLOT, ARCH_ROUTER_BIAS},
-    {SET_SLOT, ARCH_ROUTER_SELECT},
-    {SET_SLOT, ARCH_EXPERT_GATE},
-    {SET_SLOT, ARCH_EXPERT_GATE_BIAS},
-    {SET_SLOT, ARCH_EXPERT_UP},
-    {SET_SLOT, ARCH_EXPERT_UP_BIAS},
-    {SET_SLOT, ARCH_EXPERT_DOWN},
-    {SET_SLOT, ARCH_EXPERT_DOWN_BIAS},
-    {SET_SLOT, ARCH_SHARED_GATE},
-    {SET_SLOT, ARCH_SHARED_UP},
-    {SET_SLOT, ARCH_SHARED_DOWN},
-    {SET_SLOT, ARCH_SHARED_ROUTER},
     {SET_SLOT, ARCH_FFN_POST_NORM_BIAS},
-    {SET_TRANSFORM, ARCH_TRANSFORM_BY_ROW},
-    {SET_TRANSFORM, ARCH_TRANSFORM_TRANSPOSE_BY_ROW},
     {SET_PARAM, ARCH_PARAM_CHUNK},
-    {SET_PARAM, ARCH_PARAM_EXPERTS},
-    {SET_PARAM, ARCH_PARAM_EXPERTS_USED},
-    {SET_PARAM, ARCH_PARAM_EXPERT_FFN},
-    {SET_PARAM, ARCH_PARAM_SHARED_FFN},
-    {SET_PARAM, ARCH_PARAM_EXPERT_GROUPS},
-    {SET_PARAM, ARCH_PARAM_EXPERT_GROUPS_USED},
-    {SET_PARAM, ARCH_PARAM_EXPERT_RENORM},
-    {SET_PARAM, ARCH_PARAM_EXPERT_SCALE},
-    {SET_PARAM, ARCH_PARAM_EXPERT_SCORE},
     {SET_PARAM, ARCH_PARAM_ROPE_EXT_FACTOR},
-    {SET_PARAM, ARCH_PARAM_ROPE_TRUNCATE},
-    {SET_PATTERN, ARCH_PATTERN_LIST},
 };
 
 enum { MAX_VALUES = 96 };
@@ -172,7 +137,11 @@ static void reach_layer(const struct model *model, const struct model_layer *lay
 static bool has_key(const struct model *model, const char *keys)
 {
     char key[256], name[128];
-    const char *prefix = strcmp(model->source.format, "gguf") == 0 ? model->arch->name : "";
+    const char *prefix = "";
+    struct error err = {0};
+    if (strcmp(model->source.format, "gguf") == 0)
+        assert_int_equal(
+            checkpoint_get_string_or(model->ckpt, "general.architecture", "", &prefix, &err), 0);
     for (uint32_t i = 0; keys && arch_name_at(keys, i, 0, 0, name, sizeof(name)); i++) {
         snprintf(key, sizeof(key), "%s%s%s", prefix, *prefix ? "." : "", name);
         if (checkpoint_has(model->ckpt, key))

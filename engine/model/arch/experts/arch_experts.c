@@ -1,0 +1,76 @@
+/* arch_experts.c: the rows that families with experts share in each format, on top of the Llama
+ * block. The experts of a layer lie in one tensor, or in a tensor each (old GGUF files,
+ * transformers 4). Gate and up may lie in one tensor (transformers 5). */
+#include "engine/model/arch/arch.h"
+
+/* --- GGUF --- */
+
+static const struct arch_tensor gguf_tensors[] = {
+    {ARCH_ROUTER, true, "blk.%u.ffn_gate_inp.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_GATE, true,
+     "blk.%u.ffn_gate_exps.weight|blk.%u.ffn_gate.%u.weight|blk.%u.ffn_gate_up_exps.weight",
+     ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_UP, true,
+     "blk.%u.ffn_up_exps.weight|blk.%u.ffn_up.%u.weight|blk.%u.ffn_gate_up_exps.weight",
+     ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_DOWN, true, "blk.%u.ffn_down_exps.weight|blk.%u.ffn_down.%u.weight",
+     ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param gguf_params[] = {
+    {ARCH_PARAM_EXPERTS, "expert_count", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_EXPERTS_USED, "expert_used_count", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_EXPERT_FFN, "expert_feed_forward_length|feed_forward_length", ARCH_ABSENT_REFUSE, 0,
+     0},
+    {ARCH_PARAM_EXPERT_RENORM, "expert_weights_norm", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_EXPERT_SCALE, "expert_weights_scale", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_EXPERT_SCORE, "expert_gating_func", ARCH_ABSENT_DERIVE, 0, 0},
+};
+
+const struct arch_source arch_experts_gguf = {
+    .base = &arch_base_gguf,
+    .format = "gguf",
+    .params = gguf_params,
+    .tensors = gguf_tensors,
+    .n_params = ARCH_N_OF(gguf_params),
+    .n_tensors = ARCH_N_OF(gguf_tensors),
+};
+
+/* --- Hugging Face --- */
+
+#define LAYER "model.layers.%u."
+
+static const struct arch_tensor hf_tensors[] = {
+    {ARCH_ROUTER, true, LAYER "mlp.gate.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_GATE, true,
+     LAYER "mlp.experts.%u.gate_proj.weight|" LAYER "mlp.experts.gate_up_proj",
+     ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_UP, true, LAYER "mlp.experts.%u.up_proj.weight|" LAYER "mlp.experts.gate_up_proj",
+     ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_DOWN, true, LAYER "mlp.experts.%u.down_proj.weight|" LAYER "mlp.experts.down_proj",
+     ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_EXPERTS, "num_experts|num_local_experts", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_EXPERTS_USED, "num_experts_per_tok", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_EXPERT_FFN, "moe_intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
+};
+
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    /* These keys concern training. */
+    {"output_router_logits", true, 0},
+    {"router_aux_loss_coef", true, 0},
+    {"router_jitter_noise", true, 0},
+};
+
+const struct arch_source arch_experts_hf = {
+    .base = &arch_base_hf,
+    .format = "hf",
+    .params = hf_params,
+    .fixed_keys = hf_fixed_keys,
+    .tensors = hf_tensors,
+    .n_params = ARCH_N_OF(hf_params),
+    .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+    .n_tensors = ARCH_N_OF(hf_tensors),
+};

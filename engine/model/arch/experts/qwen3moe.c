@@ -1,0 +1,78 @@
+/* qwen3moe.c: Qwen3 with experts. config.json may give some layers a dense FFN. A GGUF has experts
+ * in all layers, and its router's weights are always renormalised. */
+#include "engine/model/arch/arch.h"
+
+static const struct arch_tensor gguf_tensors[] = {
+    {ARCH_ATTN_Q_NORM, true, "blk.%u.attn_q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, true, "blk.%u.attn_k_norm.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_pattern gguf_patterns[] = {
+    {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, NULL, 1, 1, 0},
+};
+
+static const struct arch_tensor hf_tensors[] = {
+    {ARCH_ATTN_Q_NORM, true, "model.layers.%u.self_attn.q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, true, "model.layers.%u.self_attn.k_norm.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_EXPERT_RENORM, "norm_topk_prob", ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    {"use_sliding_window", false, 0},
+    {"sliding_window", true, 0}, /* without effect if use_sliding_window is false */
+    {"max_window_layers", true, 0},
+};
+
+static const struct arch_pattern hf_patterns[] = {
+    {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
+    {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, "decoder_sparse_step", 1, 1, 0},
+    {ARCH_PART_FFN, ARCH_PATTERN_LIST, "mlp_only_layers", 0, 0, 0},
+};
+
+static const struct arch_source sources[] = {
+    {
+        .base = &arch_experts_gguf,
+        .format = "gguf",
+        .aliases = "qwen3moe",
+        .rope_style = ROPE_HALF,
+        .tensors = gguf_tensors,
+        .patterns = gguf_patterns,
+        .n_tensors = ARCH_N_OF(gguf_tensors),
+        .n_patterns = ARCH_N_OF(gguf_patterns),
+    },
+    {
+        .base = &arch_experts_hf,
+        .format = "hf",
+        .aliases = "Qwen3MoeForCausalLM|qwen3_moe",
+        .rope_style = ROPE_HALF,
+        .params = hf_params,
+        .fixed_keys = hf_fixed_keys,
+        .tensors = hf_tensors,
+        .patterns = hf_patterns,
+        .n_params = ARCH_N_OF(hf_params),
+        .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+        .n_tensors = ARCH_N_OF(hf_tensors),
+        .n_patterns = ARCH_N_OF(hf_patterns),
+    },
+};
+
+const struct arch arch_qwen3moe = {
+    .name = "qwen3moe",
+    .norm = ARCH_NORM_RMS,
+    .residual = ARCH_RESIDUAL_SEQUENTIAL,
+    .output = ARCH_OUTPUT_TIED_IF_ABSENT,
+    .mixers = {{.name = "full_attention", .rope = 0, .head_norm = ARCH_NORM_RMS}},
+    .ffns = {{.name = "dense", .form = ARCH_FFN_GATED, .activation = ACTIVATION_SILU},
+             {.name = "sparse",
+              .body = ARCH_FFN_EXPERTS,
+              .form = ARCH_FFN_GATED,
+              .activation = ACTIVATION_SILU,
+              .router = {.score = ROUTER_SOFTMAX}}},
+    .n_mixers = 1,
+    .n_ffns = 2,
+    .sources = sources,
+    .n_sources = ARCH_N_OF(sources),
+};

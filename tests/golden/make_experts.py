@@ -1,0 +1,413 @@
+"""Writes a random checkpoint per family of models with experts. The folder tiny/NAME/ is by transformers. The file
+tiny/NAME.gguf has the same weights with the names of llama.cpp's converter. The logits in tiny/NAME.bin are by transformers
+(eager attention, f32). Layout: README.md.
+
+    make_experts.py [NAME ...]     all families without a name
+
+Norms spread over 0.4…1.6, biases over ±0.4. Q and K are scaled until attention is peaked, routers until experts differ
+much in weight. Weights are rounded to bf16, so that both files hold the same numbers. A near tie between experts turns a
+rounding into another answer. So the script makes some models, and takes the one that rounding changes the least."""
+
+import copy
+import dataclasses
+import json
+import re
+import shutil
+import struct
+import sys
+from typing import Any, Callable
+
+import gguf
+import numpy as np
+import safetensors.torch
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Q
+
+from make_tiny import HERE, tokenizer, write_vocabulary
+
+VOCAB, CONTEXT = 283, 200
+PROMPT, STEPS, SECOND, SEEDS = 20, 32, 45, 24
+SEQUENCE_SEED = 5
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+BLOCK = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+}  # fmt: skip
+
+
+def halves(x, axis=1):
+    return np.split(x, 2, axis)
+
+
+@dataclasses.dataclass
+class Family:
+    make: Any
+    config: dict
+    arch: str | None = None  # the GGUF's architecture; None: a folder only
+    names: dict = dataclasses.field(default_factory=dict)  # the module in transformers -> the GGUF's name, beyond BLOCK
+    keys: Callable = lambda w, c: None
+    permuted: bool = False  # the GGUF has Q and K in the order of interleaved rope
+    fused: bool = False  # the folder has the experts of a layer in one tensor
+    peak: float = 1.5
+    seeds: int = 0  # another number gives other weights
+    edit: Callable = lambda folder, doc: None  # changes config.json and the folder
+    extra: dict = dataclasses.field(default_factory=dict)  # GGUF: tensors beyond those of the model
+
+
+def config(**more):
+    """Three heads of 16 with one KV head: neither even, nor hidden / heads. Two ranks divide an FFN of 40 unevenly."""
+    return dict(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+        head_dim=16, max_position_embeddings=CONTEXT, rms_norm_eps=1e-3, bos_token_id=1, eos_token_id=2, pad_token_id=3,
+        rope_parameters={"rope_type": "default", "rope_theta": 700.0},
+    ) | more  # fmt: skip
+
+
+def expert_keys(w, c):
+    w.add_expert_count(c.num_local_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+
+
+def moe_keys(w, c):
+    expert_keys(w, c)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+
+
+def gpt_oss_keys(w, c):
+    expert_keys(w, c)
+    w.add_expert_feed_forward_length(c.intermediate_size)
+    w.add_sliding_window(c.sliding_window)
+    r = c.rope_parameters
+    w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    w.add_rope_scaling_factor(r["factor"])
+    w.add_rope_scaling_orig_ctx_len(r["original_max_position_embeddings"])
+    w.add_rope_scaling_yarn_beta_fast(r["beta_fast"])
+    w.add_rope_scaling_yarn_beta_slow(r["beta_slow"])
+
+
+def qwen2moe_keys(w, c):
+    w.add_expert_count(c.num_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+
+
+def granite_keys(w, c):
+    expert_keys(w, c)
+    if getattr(c, "shared_intermediate_size", 0):
+        w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    w.add_rope_dimension_count(c.head_dim)
+    w.add_attention_scale(c.attention_multiplier)
+    w.add_embedding_scale(c.embedding_multiplier)
+    w.add_residual_scale(c.residual_multiplier)
+    w.add_logit_scale(c.logits_scaling)
+
+
+def partial_dims(w, c):
+    w.add_rope_dimension_count(int(c.rope_parameters["partial_rotary_factor"] * c.head_dim))
+
+
+def glm_keys(w, c):
+    w.add_block_count(c.num_hidden_layers + 1)
+    w.add_nextn_predict_layers(1)
+    w.add_expert_count(c.n_routed_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_count(c.n_shared_experts)
+    w.add_expert_group_count(c.n_group)
+    w.add_expert_group_used_count(c.topk_group)
+    w.add_expert_weights_scale(c.routed_scaling_factor)
+    w.add_expert_weights_norm(c.norm_topk_prob)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_leading_dense_block_count(c.first_k_dense_replace)
+    partial_dims(w, c)
+
+
+def add_draft_layer(folder, doc):
+    file = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    tensors["model.layers.2.input_layernorm.weight"] = torch.ones(32, dtype=torch.bfloat16)
+    tensors["model.layers.2.eh_proj.weight"] = torch.ones(32, 64, dtype=torch.bfloat16)
+    safetensors.torch.save_file(tensors, file, {"format": "pt"})
+    doc["num_nextn_predict_layers"] = 1
+
+
+def ernie_keys(w, c):
+    w.add_expert_count(c.moe_num_experts)
+    w.add_expert_used_count(c.moe_k)
+    w.add_interleave_moe_layer_step(c.moe_layer_interval)
+    w.add_leading_dense_block_count(c.moe_layer_start_index)
+    w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    w.add_expert_shared_count(c.moe_num_shared_experts)
+    w.add_expert_shared_feed_forward_length(c.intermediate_size // c.num_key_value_heads)
+
+
+def minimax_keys(w, c):
+    expert_keys(w, c)
+    w.add_expert_feed_forward_length(c.intermediate_size)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    partial_dims(w, c)
+
+
+SHARED = {f"mlp.shared_expert{s}.{p}_proj": f"ffn_{p}_shexp" for s in ("", "s") for p in ("gate", "up", "down")}
+ERNIE = dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=36, moe_num_shared_experts=2, num_hidden_layers=3)
+GRANITE = dict(embedding_multiplier=1.7, logits_scaling=3.0, residual_multiplier=0.6, attention_multiplier=0.3)
+FAMILIES = {
+    "qwen3moe": Family(
+        transformers.Qwen3MoeForCausalLM,
+        config(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True),
+        "qwen3moe", keys=moe_keys, seeds=1,
+    ),
+    "mixtral": Family(
+        transformers.MixtralForCausalLM, config(num_local_experts=5, num_experts_per_tok=2), "llama", keys=expert_keys, permuted=True,
+    ),
+    # rope's original context and the window end within the prompt
+    "gpt_oss": Family(
+        transformers.GptOssForCausalLM,
+        config(num_local_experts=5, num_experts_per_tok=3, sliding_window=16, layer_types=[SLIDING, FULL],
+               rope_parameters={"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                                "truncate": False, "original_max_position_embeddings": 32}),
+        "gpt-oss", {"post_attention_layernorm": "post_attention_norm", "self_attn.sinks": "attn_sinks.weight",
+                    "mlp.router": "ffn_gate_inp", "mlp.experts.down_proj_bias": "ffn_down_exps.bias"},
+        keys=gpt_oss_keys,
+    ),
+    # a shared expert of another width, and a dense layer
+    "qwen2moe": Family(
+        transformers.Qwen2MoeForCausalLM,
+        config(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=36, shared_expert_intermediate_size=48),
+        "qwen2moe", SHARED | {"mlp.shared_expert_gate": "ffn_gate_inp_shexp"}, keys=qwen2moe_keys,
+    ),
+    "granitemoe": Family(
+        transformers.GraniteMoeForCausalLM,
+        config(num_local_experts=5, num_experts_per_tok=2, **GRANITE), "granitemoe",
+        {"block_sparse_moe.router": "ffn_gate_inp"}, keys=granite_keys, permuted=True,
+    ),
+    "granitemoe_shared": Family(
+        transformers.GraniteMoeSharedForCausalLM,
+        config(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=44, attention_bias=True, **GRANITE), "granitemoe",
+        {"block_sparse_moe.router": "ffn_gate_inp", "shared_mlp.output_linear": "ffn_down_shexp"}, keys=granite_keys, permuted=True,
+    ),
+    # groups of experts, a dense layer, and a layer that only drafts
+    "glm4moe": Family(
+        transformers.Glm4MoeForCausalLM,
+        config(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=36, intermediate_size=56, n_shared_experts=2, n_group=3,
+               topk_group=2, routed_scaling_factor=1.4, norm_topk_prob=True, first_k_dense_replace=1, use_qk_norm=True,
+               attention_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5}),
+        "glm4moe", SHARED | {"post_attention_layernorm": "post_attention_norm", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
+        keys=glm_keys, edit=add_draft_layer, extra={"blk.2.attn_norm.weight": np.ones(32), "blk.2.nextn.eh_proj.weight": np.ones((32, 64))},
+    ),
+    # a layer of experts between dense layers, by interval or by the last layer's number
+    "ernie4_5_moe": Family(
+        transformers.Ernie4_5_MoeForCausalLM,
+        config(**ERNIE, moe_layer_start_index=1, moe_layer_end_index=2, moe_layer_interval=2), "ernie4_5-moe",
+        SHARED | {"mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias"}, keys=ernie_keys,
+    ),
+    "ernie4_5_moe_end": Family(
+        transformers.Ernie4_5_MoeForCausalLM,
+        config(**ERNIE, moe_layer_start_index=1, moe_layer_end_index=1, moe_layer_interval=1, tie_word_embeddings=True), fused=True,
+    ),
+    "minimax_m2": Family(
+        transformers.MiniMaxM2ForCausalLM,
+        config(num_local_experts=5, num_experts_per_tok=2, rope_parameters={"rope_type": "default", "rope_theta": 700.0,
+               "partial_rotary_factor": 0.5}),
+        "minimax-m2", {"mlp.e_score_correction_bias": "exp_probs_b.bias"}, keys=minimax_keys, seeds=2,
+    ),
+    # weights that are not renormalised, a dense layer between layers of experts, and experts in one tensor
+    "qwen3moe_fused": Family(
+        transformers.Qwen3MoeForCausalLM,
+        config(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=36, intermediate_size=56, norm_topk_prob=False,
+               num_hidden_layers=3, mlp_only_layers=[1], tie_word_embeddings=True),
+        fused=True,
+    ),
+}  # fmt: skip
+
+
+# --- weights ---
+
+
+def bf16(x):
+    return x.bfloat16().float()
+
+
+def randomize(model, family, rng):
+    for name, p in list(model.named_parameters()) + list(model.named_buffers()):
+        if name.startswith("model.rotary_emb"):
+            continue
+        shape = tuple(p.shape)
+        peak = family.peak if any(s in name for s in ("q_proj", "k_proj", "q_norm", "k_norm")) else 1.0
+        if "norm" in name and name.endswith("weight"):
+            x = rng.uniform(0.4, 1.6, shape) * peak
+        elif name.endswith("e_score_correction_bias"):
+            x = rng.uniform(-0.3, 0.3, shape)
+        elif p.dim() < 2 or name.endswith("bias"):
+            x = rng.uniform(-0.4, 0.4, shape)
+        elif p.dim() == 3:
+            x = rng.standard_normal(shape) * 1.4 / np.sqrt(shape[-1]) * rng.uniform(0.5, 1.5, (shape[0], 1, 1))
+        else:
+            gain = 2.5 if "embed" in name or "lm_head" in name else max(peak, 1.3)
+            gain = 4.0 if "router" in name or "mlp.gate." in name else gain
+            x = rng.standard_normal(shape) * gain / np.sqrt(shape[-1]) * rng.uniform(0.5, 1.5, (shape[0], 1))
+        p.data = bf16(torch.from_numpy(np.asarray(x, np.float32)))
+    model.tie_weights()
+
+
+def sequences(seed):
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.integers(0, VOCAB, PROMPT + STEPS), [0, 15, 16, *range(PROMPT - 1, PROMPT + STEPS)]),
+        (rng.integers(0, VOCAB, SECOND), [15, 16, 31, 32, SECOND - 1]),
+    ]
+
+
+def logits_of(model):
+    with torch.no_grad():
+        return [model(torch.from_numpy(ids)[None], use_cache=False).logits[0].float() for ids, _ in sequences(SEQUENCE_SEED)]
+
+
+def round_inputs(model):
+    """Rounds what linears and experts read to bf16. Routers stay exact."""
+    for module in model.modules():
+        if type(module).__name__.endswith(("Linear", "Experts")):
+            module.register_forward_pre_hook(lambda m, args: (bf16(args[0]), *args[1:]))
+    return model
+
+
+def make_model(family, name):
+    """The model that rounding of activations to bf16 changes the least, and the change."""
+    cls = family.make
+    torch.manual_seed(0)
+    c = cls.config_class(**family.config)
+    c._attn_implementation = "eager"
+    best, least = None, np.inf
+    for seed in range(SEEDS):
+        model = cls(c).float().eval()
+        randomize(model, family, np.random.default_rng([*name.encode(), family.seeds, seed]))
+        exact, rounded = logits_of(model), logits_of(round_inputs(copy.deepcopy(model)))
+        change = max(((a - b).abs().amax(1) / a.abs().amax(1)).max().item() for a, b in zip(exact, rounded))
+        if change < least:
+            best, least = model, change
+    return best, least
+
+
+# --- files ---
+
+
+def write_folder(name, family, model):
+    folder = HERE / "tiny" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    # a copy, because buffers are rounded, too
+    copy.deepcopy(model).bfloat16().save_pretrained(folder, save_original_format=not family.fused)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    doc = json.loads((folder / "config.json").read_text())
+    family.edit(folder, doc)
+    (folder / "config.json").write_text(json.dumps(doc, indent=2) + "\n")
+
+
+def permute(x, n_heads):
+    """Rows of each head from halves to pairs."""
+    return x.reshape(n_heads, 2, x.shape[0] // n_heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def block_keys(w, c):
+    w.add_block_count(c.num_hidden_layers)
+    w.add_context_length(CONTEXT)
+    w.add_embedding_length(c.hidden_size)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    w.add_vocab_size(c.vocab_size)
+
+
+def parts_of(family, c, rest, x):
+    """The GGUF's tensors, without layer, of a parameter of transformers."""
+    if rest.endswith("experts.gate_up_proj"):
+        gate, up = halves(x) if family.arch != "gpt-oss" else (x[..., 0::2].swapaxes(1, 2), x[..., 1::2].swapaxes(1, 2))
+        return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
+    if rest.endswith("experts.down_proj"):
+        return {"ffn_down_exps.weight": x if family.arch != "gpt-oss" else x.swapaxes(1, 2)}
+    if rest.endswith("experts.gate_up_proj_bias"):
+        return {"ffn_gate_exps.bias": x[:, 0::2], "ffn_up_exps.bias": x[:, 1::2]}
+    if rest.endswith("shared_mlp.input_linear.weight"):
+        gate, up = halves(x, 0)
+        return {"ffn_gate_shexp.weight": gate, "ffn_up_shexp.weight": up}
+    names = BLOCK | family.names
+    if rest in names:
+        return {names[rest]: x.squeeze()}
+    module, _, kind = rest.rpartition(".")
+    if family.permuted and module in ("self_attn.q_proj", "self_attn.k_proj"):
+        x = permute(x, c.num_attention_heads if "q_proj" in module else c.num_key_value_heads)
+    return {f"{names[module]}.{kind}": x.squeeze() if "shexp" in names[module] else x}
+
+
+def write_gguf(name, family, model):
+    w = gguf.GGUFWriter(HERE / "tiny" / f"{name}.gguf", family.arch)
+    w.add_name(f"Sluice tiny {name}")
+    block_keys(w, model.config)
+    family.keys(w, model.config)
+    write_vocabulary(w, *tokenizer(VOCAB))
+    tied = model.config.tie_word_embeddings
+    for key, value in model.state_dict().items():
+        if tied and key.startswith("lm_head"):
+            continue
+        layer = re.match(r"model\.layers\.(\d+)\.", key)
+        rest = key[layer.end() :] if layer else key
+        for to, x in parts_of(family, model.config, rest, value.numpy()).items():
+            add_tensor(w, f"blk.{layer[1]}.{to}" if layer else to, x)
+    for to, x in family.extra.items():
+        add_tensor(w, to, x)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def add_tensor(w, name, x):
+    x = np.ascontiguousarray(x, np.float32)
+    if x.ndim < 2 or name.endswith(".bias"):
+        w.add_tensor(name, x)
+    else:
+        w.add_tensor(name, gguf.quantize(x, Q.BF16), raw_dtype=Q.BF16)
+
+
+def write_logits(name, model):
+    with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
+        all_of_them = sequences(SEQUENCE_SEED)
+        f.write(b"SLTL" + struct.pack("<II", len(all_of_them), VOCAB))
+        for ids, rows in all_of_them:
+            r = model(torch.from_numpy(ids)[None], use_cache=False, output_attentions=True)
+            f.write(struct.pack("<II", len(ids), len(rows)) + ids.astype("<u4").tobytes())
+            for row in rows:
+                f.write(struct.pack("<I", row) + r.logits[0, row].numpy().astype("<f4").tobytes())
+    return r.logits.std(), np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions])
+
+
+def make(name):
+    family = FAMILIES[name]
+    model, change = make_model(family, name)
+    write_folder(name, family, model)
+    if family.arch:
+        write_gguf(name, family, model)
+    deviation, peak = write_logits(name, model)
+    size = lambda p: p.stat().st_size // 1000 if p.exists() else 0
+    tiny = HERE / "tiny"
+    print(f"{name:16} folder {size(tiny / name / 'model.safetensors'):4} KB, GGUF {size(tiny / f'{name}.gguf'):4} KB, logits deviate "
+          f"{deviation:.2f}, mean largest attention weight {peak:.2f}, changed by bf16 {change:.4f}", flush=True)
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    for name in sys.argv[1:] or FAMILIES:
+        make(name)
+
+
+if __name__ == "__main__":
+    main()
