@@ -40,9 +40,8 @@ static const struct layer head_layers[] = {
     {NULL, 0, 0, 0, 0},
 };
 static const enum dtype integer_types[] = {
-    DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_0, DTYPE_Q5_1,
-    DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_Q3_K, DTYPE_Q2_K,
-    DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4,
+    DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_0,   DTYPE_Q5_1,   DTYPE_Q5_K,  DTYPE_Q6_K,
+    DTYPE_Q8_0, DTYPE_Q3_K, DTYPE_Q2_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4,
 };
 enum { N_INTEGER_TYPES = sizeof(integer_types) / sizeof(integer_types[0]) };
 /* A weight that stays in an L2 cache. */

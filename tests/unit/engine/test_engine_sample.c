@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "engine/template/chat_template.h"
+#include "engine/template/chat_templates.h"
 #include "engine/text/tokenizer.h"
 #include "tests/unit/engine/support/support_engine.h"
 #include "tests/unit/engine/support/support_model.h"
@@ -45,8 +46,10 @@ static void test_chat_answer_names_the_capital(void **state)
     struct engine_request req;
     struct run_result r;
     struct error err;
-    assert_non_null(engine_chat_template(engine));
-    assert_int_equal(chat_template_render(engine_chat_template(engine), &input, &text, &err), 0);
+    const struct chat_template *template;
+    assert_int_equal(chat_templates_find(engine_chat_templates(engine), "", false, &template, &err),
+                     0);
+    assert_int_equal(chat_template_render(template, &input, &text, &err), 0);
     assert_int_equal(tokenizer_encode(engine_tokenizer(engine), strbuf_str(&text), text.n_bytes,
                                       TOKENIZER_PARSE_SPECIAL, &ids, NULL, &err),
                      0);
