@@ -22,7 +22,7 @@
  *    ptxas: attention_decode.cu (bf16|halvesE)Lj64ELb1 registers 104 shared 1024
  *    ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb0 registers 160 shared 1024
  *    ptxas: attention_decode.cu (bf16|halvesE)Lj128ELb1 registers 160 shared 1024
- *    ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb0 registers 184 shared 1024
+ *    ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb0 registers 192 shared 1024
  *    ptxas: attention_decode.cu (bf16|halvesE)Lj192ELb1 registers 184 shared 1024
  *    ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb0 registers 216 shared 1024
  *    ptxas: attention_decode.cu (bf16|halvesE)Lj256ELb1 registers 208 shared 1024

@@ -2,7 +2,8 @@
  * bits of kernels/cpu/ref. All but embed read and write each element once, so memory is the bound;
  * bytes are given.
  *
- *     ptxas: row_ops.cu (embed|add|act_mul|rope|kv_write|gather)_rows registers 48 shared 4096
+ *     ptxas: row_ops.cu embed_rows registers 48 shared 4096 stack 32
+ *     ptxas: row_ops.cu (add|act_mul|rope|kv_write|gather|scale)_rows registers 48 shared 4096
  *     ptxas: row_ops.cu rope_kv_rows registers 56 shared 4096
  *     ptxas: row_ops.cu rope_kv_rows on sm_90a registers 48 shared 4096 */
 #pragma once
