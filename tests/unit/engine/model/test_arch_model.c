@@ -202,6 +202,18 @@ static void test_find_unknown_is_null(void **state)
     assert_non_null(arch_find_source(&arch_llama, "gguf", "other"));
 }
 
+static void test_ignored_names_begin_with_a_pattern(void **state)
+{
+    static const char names[] = "visual.|model.layers.%u.rotary_emb.inv_freq";
+    (void)state;
+    assert_true(arch_names_begin(names, "visual.blocks.0.weight"));
+    assert_true(arch_names_begin(names, "model.layers.17.rotary_emb.inv_freq"));
+    assert_false(arch_names_begin(names, "model.layers..rotary_emb.inv_freq"));
+    assert_false(arch_names_begin(names, "model.layers.1x.rotary_emb.inv_freq"));
+    assert_false(arch_names_begin(names, "model.layers.17.rotary"));
+    assert_false(arch_names_begin(NULL, "visual."));
+}
+
 static void test_name_bad_pattern_refused(void **state)
 {
     char name[16];
@@ -305,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_names_are_found_whole),
         cmocka_unit_test(test_rope_freqs_scalings),
         cmocka_unit_test(test_alibi_slopes),
+        cmocka_unit_test(test_ignored_names_begin_with_a_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

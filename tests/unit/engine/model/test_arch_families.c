@@ -1,0 +1,199 @@
+/* Tests that each choice in the tables of families counts. With another kind of norm, reach, rope
+ * or FFN, a golden checkpoint of the family is refused or gives other logits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/forward/executor.h"
+#include "engine/model/arch/arch.h"
+#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_model.h"
+
+enum { MAX_VOCAB = 320, N_IDS = 24, MAX_GOLDENS = 4 };
+
+/* Goldens that reach all kinds of an architecture together. */
+static const struct family {
+    const struct arch *arch;
+    const char *goldens[MAX_GOLDENS];
+    bool states_residual, states_activation; /* the files' keys replace the table's choice */
+    uint32_t n_without_window;               /* so many first kinds serve files without a window */
+} families[] = {
+    {&arch_llama, {"llama3.gguf", "mistral"}, false, false, 0},
+    {&arch_qwen3, {"qwen3.gguf"}, false, false, 0},
+    {&arch_qwen2, {"qwen2.gguf", "qwen2_window"}, false, false, 0},
+    {&arch_seed_oss, {"seed_oss.gguf"}, false, false, 0},
+    {&arch_smollm3, {"smollm3.gguf"}, false, false, 0},
+    {&arch_gemma2, {"gemma2.gguf"}, false, false, 0},
+    {&arch_gemma3, {"gemma3.gguf"}, false, false, 0},
+    {&arch_phi2, {"phi2.gguf"}, false, false, 0},
+    {&arch_phi3, {"phi3.gguf"}, false, false, 0},
+    {&arch_granite, {"granite.gguf"}, false, false, 0},
+    {&arch_olmo2, {"olmo3.gguf"}, false, false, 0},
+    {&arch_exaone4, {"exaone4.gguf", "exaone4_small.gguf"}, false, false, 1},
+    {&arch_command_r, {"cohere_norms.gguf"}, false, false, 0},
+    {&arch_cohere2, {"cohere2.gguf"}, false, false, 0},
+    {&arch_glm4, {"glm4.gguf"}, false, false, 0},
+    {&arch_starcoder2, {"starcoder2.gguf", "starcoder2_window"}, false, false, 0},
+    {&arch_gptneox, {"gptneox.gguf"}, true, false, 0},
+    {&arch_nemotron, {"nemotron.gguf"}, false, false, 0},
+    {&arch_ernie4_5, {"ernie4_5.gguf"}, false, false, 0},
+    {&arch_hunyuan_dense, {"hunyuan.gguf"}, false, false, 0},
+    {&arch_mistral3, {"ministral3.gguf"}, false, false, 0},
+    {&arch_stablelm, {"stablelm.gguf"}, true, false, 0},
+    {&arch_gpt2, {"gpt2.gguf"}, false, false, 0},
+    {&arch_bloom, {"bloom.gguf"}, false, false, 0},
+    {&arch_falcon, {"falcon.gguf"}, false, false, 0},
+    {&arch_gptj, {"gptj"}, false, true, 0},
+    {&arch_mpt, {"mpt"}, false, false, 0},
+};
+
+/* Result for one checkpoint: a refusal's text, or the logits of its last token. */
+struct observation {
+    char error[ERROR_MESSAGE_BYTES];
+    float logits[MAX_VOCAB];
+    uint32_t vocab;
+};
+
+static void run_ids(struct executor *ex, struct observation *seen)
+{
+    struct step_limits limits = {N_IDS, 1, 2, 0};
+    struct step_batch *b;
+    struct error err = {0};
+    assert_int_equal(step_batch_create(&limits, &b, &err), 0);
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        b->token_ids[i] = (i * 37 + 5) % seen->vocab;
+        b->positions[i] = b->kv_slots[i] = i;
+        b->seq_of_row[i] = 0;
+    }
+    b->block_tables[1] = 1;
+    b->n_rows = b->seq_start[1] = N_IDS;
+    b->n_seqs = b->n_sample_rows = 1;
+    b->sample_rows[0] = N_IDS - 1;
+    if (executor_step(ex, b, &err) != 0)
+        snprintf(seen->error, sizeof(seen->error), "%s", err.message);
+    else
+        memcpy(seen->logits, executor_logits(ex, 0), seen->vocab * sizeof(float));
+    step_batch_destroy(b);
+}
+
+static void observe(const struct arch *arch, const char *golden, struct observation *seen)
+{
+    struct error err = {0};
+    struct checkpoint *ckpt = NULL;
+    struct executor *ex = NULL;
+    char path[512];
+    struct executor_config cfg = model_run_config("f32");
+    memset(seen, 0, sizeof(*seen));
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s", golden_source_dir(), golden);
+    assert_int_equal(checkpoint_open(path, &ckpt, &err), 0);
+    cfg.n_threads = 1;
+    cfg.max_rows = N_IDS;
+    cfg.max_seqs = 1;
+    cfg.max_context_tokens = 32;
+    cfg.kv_tokens = 32;
+    if (executor_open_arch(ckpt, arch, &cfg, NULL, NULL, NULL, &ex, &err) != 0) {
+        snprintf(seen->error, sizeof(seen->error), "%s", err.message);
+    } else {
+        seen->vocab = executor_model_info(ex)->vocab_size;
+        assert_true(seen->vocab <= MAX_VOCAB);
+        run_ids(ex, seen);
+        executor_close(ex);
+    }
+    checkpoint_close(ckpt);
+}
+
+static struct observation expected[MAX_GOLDENS];
+static uint32_t n_mutations;
+
+static bool is_noticed(const struct family *f, const struct arch *arch)
+{
+    for (uint32_t i = 0; i < MAX_GOLDENS && f->goldens[i]; i++) {
+        struct observation now;
+        observe(arch, f->goldens[i], &now);
+        if (strcmp(now.error, expected[i].error) != 0)
+            return true;
+        if (model_relative_error(now.logits, expected[i].logits, now.vocab) > 2e-5)
+            return true;
+    }
+    return false;
+}
+
+/* Tries every other value below n of an enum or bool field of the copy `arch`. */
+#define EACH_OTHER(field, n, kind)                                                                 \
+    for (int value_ = 0; value_ < (int)(n); value_++) {                                            \
+        int good_ = (int)(field);                                                                  \
+        if (value_ == good_)                                                                       \
+            continue;                                                                              \
+        (field) = value_;                                                                          \
+        n_mutations++;                                                                             \
+        if (!is_noticed(f, &arch)) {                                                               \
+            print_message("%s %s: %s = %d: nothing noticed\n", arch.name, (kind), #field, value_); \
+            n_bad++;                                                                               \
+        }                                                                                          \
+        (field) = good_;                                                                           \
+    }
+
+static uint32_t try_mixer(const struct family *f, uint32_t i)
+{
+    struct arch arch = *f->arch;
+    struct arch_mixer *m = &arch.mixers[i];
+    uint32_t n_bad = 0;
+    EACH_OTHER(m->mixing, 2, m->name);
+    EACH_OTHER(m->reach, i < f->n_without_window ? 1 : 3, m->name);
+    EACH_OTHER(m->rope, ARCH_MAX_ROPES, m->name);
+    EACH_OTHER(m->head_norm, 2, m->name);
+    EACH_OTHER(m->head_norm_scope, 3, m->name);
+    EACH_OTHER(m->head_norms, 2, m->name);
+    if (m->rope != ARCH_NO_ROPE)
+        EACH_OTHER(m->norm_after_rope, 2, m->name);
+    EACH_OTHER(m->bare_value_norm, 2, m->name);
+    EACH_OTHER(m->has_temperature, 2, m->name);
+    return n_bad;
+}
+
+static uint32_t try_rest(const struct family *f)
+{
+    struct arch arch = *f->arch;
+    uint32_t n_bad = 0;
+    EACH_OTHER(arch.norm, 2, "");
+    if (!f->states_residual)
+        EACH_OTHER(arch.residual, 2, "");
+    for (uint32_t i = 0; i < arch.n_ffns; i++) {
+        struct arch_ffn *ffn = &arch.ffns[i];
+        EACH_OTHER(ffn->body, 3, ffn->name);
+        EACH_OTHER(ffn->form, 2, ffn->name);
+        if (!f->states_activation)
+            EACH_OTHER(ffn->activation, N_ACTIVATIONS, ffn->name);
+    }
+    return n_bad;
+}
+
+static void test_every_choice_of_a_family_counts(void **state)
+{
+    uint32_t n_bad = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        const struct family *f = &families[i];
+        for (uint32_t g = 0; g < MAX_GOLDENS && f->goldens[g]; g++) {
+            observe(f->arch, f->goldens[g], &expected[g]);
+            assert_string_equal(expected[g].error, "");
+        }
+        for (uint32_t m = 0; m < f->arch->n_mixers; m++)
+            n_bad += try_mixer(f, m);
+        n_bad += try_rest(f);
+    }
+    print_message("%u mutations\n", n_mutations);
+    assert_int_equal(n_bad, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_choice_of_a_family_counts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
