@@ -38,6 +38,10 @@ struct checkpoint_tensor {
     uint64_t n_bytes;
     uint64_t offset_bytes;    /* absolute, in the file */
     uint64_t directory_bytes; /* offset of its directory entry, for messages */
+    /* MXFP4 as gpt-oss stores it: the scales lie apart from the elements, at this offset of this
+     * file. Rows are read as blocks of DTYPE_MXFP4. 0: the rows lie as they are read. */
+    uint64_t scales_bytes;
+    uint32_t scales_file;
 };
 
 /* Reads and checks the headers of a model; *out_checkpoint is owned. Reads no weights. `path` leads

@@ -132,6 +132,39 @@ uint32_t checkpoint_end_ids(const struct checkpoint *ckpt, const uint32_t **out_
 
 /* --- rows of tensors --- */
 
+/* Bytes of the elements, and of the scales, of a row of MXFP4 whose scales lie apart. */
+static uint64_t element_bytes(const struct checkpoint_tensor *tensor)
+{
+    return tensor->dims[0] / 2;
+}
+
+static uint64_t scale_bytes(const struct checkpoint_tensor *tensor)
+{
+    return tensor->dims[0] / dtype_block_elems(DTYPE_MXFP4);
+}
+
+static int read_pairs(const struct checkpoint *ckpt, const struct checkpoint_tensor *tensor,
+                      uint64_t row_begin, uint64_t n_rows, void *dst, struct error *err)
+{
+    size_t n_elements = (size_t)(n_rows * element_bytes(tensor));
+    size_t n_scales = (size_t)(n_rows * scale_bytes(tensor));
+    uint8_t *both = malloc(n_elements + n_scales + 1);
+    if (!both)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu bytes of MXFP4",
+                         n_elements + n_scales);
+    int rc = source_read(ckpt->files[tensor->file].source,
+                         tensor->offset_bytes + row_begin * element_bytes(tensor), both, n_elements,
+                         err);
+    if (!rc)
+        rc = source_read(ckpt->files[tensor->scales_file].source,
+                         tensor->scales_bytes + row_begin * scale_bytes(tensor), both + n_elements,
+                         n_scales, err);
+    if (!rc)
+        dtype_mxfp4_from_pairs(both, both + n_elements, (size_t)(n_rows * tensor->dims[0]), dst);
+    free(both);
+    return rc;
+}
+
 int checkpoint_read_tensor_rows(const struct checkpoint *ckpt,
                                 const struct checkpoint_tensor *tensor, uint64_t row_begin,
                                 uint64_t n_rows, void *dst, struct error *err)
@@ -144,6 +177,8 @@ int checkpoint_read_tensor_rows(const struct checkpoint *ckpt,
                          "%s: tensor \"%s\": rows %" PRIu64 " to %" PRIu64 " of %" PRIu64,
                          checkpoint_label(ckpt, tensor->file), tensor->name, row_begin,
                          row_begin + n_rows, tensor->n_rows);
+    if (tensor->scales_bytes)
+        return read_pairs(ckpt, tensor, row_begin, n_rows, dst, err);
     return source_read(ckpt->files[tensor->file].source,
                        tensor->offset_bytes + row_begin * tensor->row_bytes, dst,
                        (size_t)(n_rows * tensor->row_bytes), err);
@@ -153,6 +188,11 @@ void checkpoint_drop_tensor_rows(const struct checkpoint *ckpt,
                                  const struct checkpoint_tensor *tensor, uint64_t row_begin,
                                  uint64_t n_rows)
 {
-    source_drop(ckpt->files[tensor->file].source,
-                tensor->offset_bytes + row_begin * tensor->row_bytes, n_rows * tensor->row_bytes);
+    uint64_t row_bytes = tensor->scales_bytes ? element_bytes(tensor) : tensor->row_bytes;
+    source_drop(ckpt->files[tensor->file].source, tensor->offset_bytes + row_begin * row_bytes,
+                n_rows * row_bytes);
+    if (tensor->scales_bytes)
+        source_drop(ckpt->files[tensor->scales_file].source,
+                    tensor->scales_bytes + row_begin * scale_bytes(tensor),
+                    n_rows * scale_bytes(tensor));
 }

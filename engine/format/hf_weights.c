@@ -1,5 +1,6 @@
 /* The safetensors files of a Hugging Face folder: one, or the shards that an index names. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -255,6 +256,79 @@ static int read_sharded(struct hf_reader *reader, struct error *err)
     return rc;
 }
 
+/* --- MXFP4 with scales apart --- */
+
+enum { PAIR_BYTES = 16, PAIR_ELEMS = 32 };
+static const uint64_t JOINED = UINT64_MAX; /* scales_bytes of scales that are another's part */
+
+static bool is_bytes(const struct checkpoint_tensor *t, uint32_t n_dims)
+{
+    return strcmp(t->type_name, "U8") == 0 && t->n_dims == n_dims;
+}
+
+/* The tensor's name with "_scales" in place of "_blocks"; false for another name. */
+static bool scales_name(const char *blocks, char name[SAFETENSORS_MAX_NAME_BYTES + 1])
+{
+    static const char ending[] = "_blocks";
+    size_t n = strlen(blocks), n_ending = sizeof(ending) - 1;
+    if (n < n_ending || n > SAFETENSORS_MAX_NAME_BYTES ||
+        strcmp(blocks + n - n_ending, ending) != 0)
+        return false;
+    snprintf(name, SAFETENSORS_MAX_NAME_BYTES + 1, "%.*s_scales", (int)(n - n_ending), blocks);
+    return true;
+}
+
+/* U8 [experts, rows, K / 32, 16] and scales U8 [experts, rows, K / 32] are one tensor of MXFP4. */
+static int join_scales(const struct checkpoint *ckpt, struct checkpoint_tensor *t,
+                       const struct checkpoint_tensor *scales, struct error *err)
+{
+    if (!is_bytes(scales, 3) || t->dims[0] != PAIR_BYTES || scales->dims[0] != t->dims[1] ||
+        scales->dims[1] != t->dims[2] || scales->dims[2] != t->dims[3])
+        return checkpoint_bad_tensor(ckpt, scales, err,
+                                     "the shape does not fit that of the tensor \"%s\"", t->name);
+    t->type_name = dtype_name(DTYPE_MXFP4);
+    t->dtype = DTYPE_MXFP4;
+    t->n_dims = 3;
+    t->dims[0] = t->dims[1] * PAIR_ELEMS;
+    t->dims[1] = t->dims[2];
+    t->dims[2] = t->dims[3];
+    t->dims[3] = 1;
+    t->n_rows = t->dims[1] * t->dims[2];
+    t->n_elems = t->dims[0] * t->n_rows;
+    t->row_bytes = dtype_row_bytes(DTYPE_MXFP4, t->dims[0]);
+    t->n_bytes += scales->n_bytes;
+    t->scales_bytes = scales->offset_bytes;
+    t->scales_file = scales->file;
+    return 0;
+}
+
+/* Joins elements and scales, and takes the scales off the list. */
+static int join_all_scales(struct checkpoint *ckpt, struct error *err)
+{
+    char name[SAFETENSORS_MAX_NAME_BYTES + 1];
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < ckpt->n_tensors; i++) {
+        struct checkpoint_tensor *t = &ckpt->tensors[i];
+        if (!is_bytes(t, 4) || !scales_name(t->name, name))
+            continue;
+        const struct checkpoint_tensor *scales = checkpoint_tensor_find(ckpt, name);
+        int rc =
+            scales ? join_scales(ckpt, t, scales, err) : checkpoint_missing_tensor(ckpt, name, err);
+        if (rc)
+            return rc;
+        ckpt->tensors[scales - ckpt->tensors].scales_bytes = JOINED;
+        n++;
+    }
+    if (!n)
+        return 0;
+    n = 0;
+    for (uint64_t i = 0; i < ckpt->n_tensors; i++)
+        if (ckpt->tensors[i].scales_bytes != JOINED)
+            ckpt->tensors[n++] = ckpt->tensors[i];
+    ckpt->n_tensors = n;
+    return index_tensors(ckpt, err);
+}
+
 /* Says what the folder has in place of safetensors. */
 static int no_weights(const struct hf_reader *reader, struct error *err)
 {
@@ -285,9 +359,12 @@ int hf_weights_read(struct hf_reader *reader, struct error *err)
 {
     if (folder_has(reader->folder, single_name)) {
         int rc = read_shard(reader, single_name, err);
-        return rc ? rc : index_tensors(reader->ckpt, err);
+        if (!rc)
+            rc = index_tensors(reader->ckpt, err);
+        return rc ? rc : join_all_scales(reader->ckpt, err);
     }
-    if (folder_has(reader->folder, index_name))
-        return read_sharded(reader, err);
-    return no_weights(reader, err);
+    if (!folder_has(reader->folder, index_name))
+        return no_weights(reader, err);
+    int rc = read_sharded(reader, err);
+    return rc ? rc : join_all_scales(reader->ckpt, err);
 }

@@ -47,9 +47,30 @@ static uint64_t rows_before(const struct weight_place *place)
     return place->block ? (uint64_t)place->block * place->tensor->dims[1] : 0;
 }
 
+/* Rows that alternate with other slots' rows: reads all of a stretch, and keeps the own ones. */
+static int read_alternate(const struct checkpoint *ckpt, const struct weight_place *place,
+                          uint32_t begin, uint32_t n, unsigned char *dst, struct error *err)
+{
+    uint64_t from = place_of(place, place->first + begin);
+    uint64_t width = (uint64_t)(n - 1) * place->map.stride + 1;
+    unsigned char *all = malloc(width * place->row_bytes);
+    if (!all)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu bytes of rows",
+                         (size_t)(width * place->row_bytes));
+    int rc = checkpoint_read_tensor_rows(ckpt, place->tensor, rows_before(place) + from, width, all,
+                                         err);
+    for (uint32_t r = 0; !rc && r < n; r++)
+        memcpy(dst + (size_t)r * place->row_bytes,
+               all + (uint64_t)r * place->map.stride * place->row_bytes, place->row_bytes);
+    free(all);
+    return rc;
+}
+
 static int read_rows(const struct checkpoint *ckpt, const struct weight_place *place,
                      uint32_t begin, uint32_t n, unsigned char *dst, struct error *err)
 {
+    if (place->map.run == 1 && place->map.stride > 1 && n)
+        return read_alternate(ckpt, place, begin, n, dst, err);
     for (uint32_t done = 0; done < n;) {
         uint32_t i = place->first + begin + done, run = run_at(place, i, n - done);
         int rc = checkpoint_read_tensor_rows(ckpt, place->tensor,

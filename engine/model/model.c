@@ -419,7 +419,7 @@ static int read_name(const struct checkpoint *ckpt, const char *key, char *out, 
 }
 
 /* Replaces the architecture by its variant, if the file has the variant's key. */
-static void find_variant(struct model *model, const char *name, const char *format,
+static void find_variant(struct model *model, const char *name, const struct format *format,
                          const struct arch_source **source)
 {
     char key[MAX_TENSOR_NAME];
@@ -427,11 +427,13 @@ static void find_variant(struct model *model, const char *name, const char *form
     struct error ignored;
     if (!*source || !(*source)->variant_key)
         return;
-    snprintf(key, sizeof(key), "%s.%s", name, (*source)->variant_key);
-    if (checkpoint_get_u64(model->ckpt, key, &n, &ignored) != 0 || !n)
+    snprintf(key, sizeof(key), "%s%s%s", format->has_prefix ? name : "",
+             format->has_prefix ? "." : "", (*source)->variant_key);
+    if (!checkpoint_has(model->ckpt, key) ||
+        (checkpoint_get_u64(model->ckpt, key, &n, &ignored) == 0 && !n))
         return;
     model->arch = arch_find_named((*source)->variant);
-    *source = model->arch ? arch_find_source(model->arch, format, name) : NULL;
+    *source = model->arch ? arch_find_source(model->arch, format->name, name) : NULL;
 }
 
 /* Finds the architecture by the first of the format's names that is known. `name` gets the name,
@@ -454,7 +456,7 @@ static int find_arch(struct model *model, const struct arch *given, char name[MA
         if (given)
             *out_source = arch_find_source(given, format, name);
         else
-            find_variant(model, name, format, out_source);
+            find_variant(model, name, &formats[i], out_source);
         if (*out_source)
             return 0;
     }

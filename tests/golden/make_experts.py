@@ -23,6 +23,7 @@ import safetensors.torch
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Q
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from make_tiny import HERE, tokenizer, write_vocabulary
 
@@ -51,10 +52,12 @@ class Family:
     names: dict = dataclasses.field(default_factory=dict)  # the module in transformers -> the GGUF's name, beyond BLOCK
     keys: Callable = lambda w, c: None
     permuted: bool = False  # the GGUF has Q and K in the order of interleaved rope
+    split: bool = False  # the GGUF has a tensor per expert, as old files
     fused: bool = False  # the folder has the experts of a layer in one tensor
     peak: float = 1.5
     seeds: int = 0  # another number gives other weights
-    edit: Callable = lambda folder, doc: None  # changes config.json and the folder
+    weights: Callable = lambda model, rng: None  # changes the random weights
+    edit: Callable = lambda folder, doc, model: None  # changes config.json and the folder
     extra: dict = dataclasses.field(default_factory=dict)  # GGUF: tensors beyond those of the model
 
 
@@ -127,7 +130,30 @@ def glm_keys(w, c):
     partial_dims(w, c)
 
 
-def add_draft_layer(folder, doc):
+def draw_mxfp4(model, rng):
+    """Experts that MXFP4 can hold: random codes, and scales around 2^-3."""
+    model.packed = {}
+    for layer, block in enumerate(model.model.layers):
+        for name in ("gate_up_proj", "down_proj"):
+            p = getattr(block.mlp.experts, name)
+            n, k, rows = p.shape
+            blocks = torch.from_numpy(rng.integers(0, 256, (n, rows, k // 32, 16)).astype(np.uint8))
+            scales = torch.from_numpy(rng.integers(122, 125, (n, rows, k // 32)).astype(np.uint8))
+            p.data = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).float().contiguous()
+            model.packed[f"model.layers.{layer}.mlp.experts.{name}"] = blocks, scales
+
+
+def pack_mxfp4(folder, doc, model):
+    file = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    for name, (blocks, scales) in model.packed.items():
+        del tensors[name]
+        tensors[f"{name}_blocks"], tensors[f"{name}_scales"] = blocks, scales
+    safetensors.torch.save_file(tensors, file, {"format": "pt"})
+    doc["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+
+
+def add_draft_layer(folder, doc, model):
     file = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(file)
     tensors["model.layers.2.input_layernorm.weight"] = torch.ones(32, dtype=torch.bfloat16)
@@ -155,6 +181,8 @@ def minimax_keys(w, c):
 
 SHARED = {f"mlp.shared_expert{s}.{p}_proj": f"ffn_{p}_shexp" for s in ("", "s") for p in ("gate", "up", "down")}
 ERNIE = dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=36, moe_num_shared_experts=2, num_hidden_layers=3)
+YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 32}  # fmt: skip
 GRANITE = dict(embedding_multiplier=1.7, logits_scaling=3.0, residual_multiplier=0.6, attention_multiplier=0.3)
 FAMILIES = {
     "qwen3moe": Family(
@@ -163,17 +191,23 @@ FAMILIES = {
         "qwen3moe", keys=moe_keys, seeds=1,
     ),
     "mixtral": Family(
-        transformers.MixtralForCausalLM, config(num_local_experts=5, num_experts_per_tok=2), "llama", keys=expert_keys, permuted=True,
+        transformers.MixtralForCausalLM, config(num_local_experts=5, num_experts_per_tok=2), "llama", keys=expert_keys, permuted=True, split=True,
     ),
     # rope's original context and the window end within the prompt
     "gpt_oss": Family(
         transformers.GptOssForCausalLM,
         config(num_local_experts=5, num_experts_per_tok=3, sliding_window=16, layer_types=[SLIDING, FULL],
-               rope_parameters={"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
-                                "truncate": False, "original_max_position_embeddings": 32}),
+               rope_parameters=YARN),
         "gpt-oss", {"post_attention_layernorm": "post_attention_norm", "self_attn.sinks": "attn_sinks.weight",
                     "mlp.router": "ffn_gate_inp", "mlp.experts.down_proj_bias": "ffn_down_exps.bias"},
         keys=gpt_oss_keys,
+    ),
+    # experts as the published folders have them
+    "gpt_oss_mxfp4": Family(
+        transformers.GptOssForCausalLM,
+        config(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, sliding_window=16, layer_types=[SLIDING, FULL],
+               rope_parameters=YARN),
+        weights=draw_mxfp4, edit=pack_mxfp4,
     ),
     # a shared expert of another width, and a dense layer
     "qwen2moe": Family(
@@ -285,7 +319,9 @@ def make_model(family, name):
     best, least = None, np.inf
     for seed in range(SEEDS):
         model = cls(c).float().eval()
-        randomize(model, family, np.random.default_rng([*name.encode(), family.seeds, seed]))
+        rng = np.random.default_rng([*name.encode(), family.seeds, seed])
+        randomize(model, family, rng)
+        family.weights(model, rng)
         exact, rounded = logits_of(model), logits_of(round_inputs(copy.deepcopy(model)))
         change = max(((a - b).abs().amax(1) / a.abs().amax(1)).max().item() for a, b in zip(exact, rounded))
         if change < least:
@@ -304,7 +340,7 @@ def write_folder(name, family, model):
     for file in folder.iterdir():
         file.chmod(0o644)
     doc = json.loads((folder / "config.json").read_text())
-    family.edit(folder, doc)
+    family.edit(folder, doc, model)
     (folder / "config.json").write_text(json.dumps(doc, indent=2) + "\n")
 
 
@@ -361,7 +397,12 @@ def write_gguf(name, family, model):
         layer = re.match(r"model\.layers\.(\d+)\.", key)
         rest = key[layer.end() :] if layer else key
         for to, x in parts_of(family, model.config, rest, value.numpy()).items():
-            add_tensor(w, f"blk.{layer[1]}.{to}" if layer else to, x)
+            to = f"blk.{layer[1]}.{to}" if layer else to
+            if family.split and "_exps." in to:
+                for i, expert in enumerate(x):
+                    add_tensor(w, to.replace("_exps.", f".{i}."), expert)
+            else:
+                add_tensor(w, to, x)
     for to, x in family.extra.items():
         add_tensor(w, to, x)
     w.write_header_to_file()

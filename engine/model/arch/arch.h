@@ -371,7 +371,7 @@ struct arch_source {
      * without such layers. They are not read. */
     const char *draft_layers;
     bool counts_drafts; /* ARCH_PARAM_LAYERS includes them */
-    /* With a number above 0 in this key, the file is of the architecture `variant`. NULL: none */
+    /* A file with this key, unless its value is 0, is of the architecture `variant`. NULL: none */
     const char *variant_key, *variant;
     uint32_t n_params, n_fixed_keys, n_tensors, n_patterns;
 };
@@ -397,10 +397,11 @@ struct arch {
     X(gpt2)                                                                                        \
     X(bloom)                                                                                       \
     X(qwen2)                                                                                       \
-    X(seed_oss) X(smollm3) X(gemma2) X(gemma3) X(phi2) X(phi3) X(granite) X(olmo2) X(exaone4)      \
-        X(command_r) X(cohere2) X(glm4) X(starcoder2) X(gptneox) X(nemotron) X(ernie4_5)           \
-            X(hunyuan_dense) X(mistral3) X(stablelm) X(falcon) X(gptj) X(mpt) X(qwen3moe)          \
-                X(mixtral) X(gpt_oss) X(qwen2moe) X(granitemoe) X(glm4moe) X(ernie4_5_moe)         \
+    X(seed_oss)                                                                                    \
+    X(smollm3) X(gemma2) X(gemma3) X(phi2) X(phi3) X(granite) X(olmo2) X(exaone4) X(command_r)     \
+        X(cohere2) X(glm4) X(starcoder2) X(gptneox) X(nemotron) X(ernie4_5) X(hunyuan_dense)       \
+            X(mistral3) X(stablelm) X(falcon) X(gptj) X(mpt) X(qwen3moe) X(mixtral) X(gpt_oss)     \
+                X(gpt_oss_mxfp4) X(qwen2moe) X(granitemoe) X(glm4moe) X(ernie4_5_moe)              \
                     X(minimax_m2)
 #define ARCH_DECLARE(name) extern const struct arch arch_##name;
 ARCH_EACH(ARCH_DECLARE)

@@ -1,7 +1,8 @@
 /* gpt_oss.c: gpt-oss. Even layers have a window, each head has a sink, and all linears have biases.
  * The router's weights are a softmax over the chosen experts. YaRN's ramp has fractional ends; a
  * GGUF has no key for that. A folder stores experts as [in, out], where the columns of gate and up
- * alternate. Ollama writes some names in another way. Experts in MXFP4 of a folder are refused. */
+ * alternate. In MXFP4 they are [out, in], where the rows of gate and up alternate. Ollama writes
+ * some names in another way. */
 #include "engine/model/arch/arch.h"
 
 #define LAYER "model.layers.%u."
@@ -76,6 +77,8 @@ static const struct arch_source sources[] = {
         .base = &arch_experts_hf,
         .format = "hf",
         .aliases = "GptOssForCausalLM|gpt_oss",
+        .variant_key = "quantization_config.quant_method",
+        .variant = "gpt_oss_mxfp4",
         .rope_style = ROPE_HALF,
         .params = hf_params,
         .fixed_keys = hf_fixed_keys,
@@ -88,20 +91,49 @@ static const struct arch_source sources[] = {
     },
 };
 
+static const struct arch_tensor mxfp4_tensors[] = {
+    {ARCH_EXPERT_GATE, true, LAYER "mlp.experts.gate_up_proj_blocks", ARCH_TRANSFORM_BY_ROW},
+    {ARCH_EXPERT_UP, true, LAYER "mlp.experts.gate_up_proj_blocks", ARCH_TRANSFORM_BY_ROW},
+    {ARCH_EXPERT_DOWN, true, LAYER "mlp.experts.down_proj_blocks", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_fixed_key mxfp4_fixed_keys[] = {
+    {"quantization_config.*", true, 0}, /* the tensors' types decide */
+};
+
+static const struct arch_source mxfp4_sources[] = {{
+    .base = &sources[1],
+    .format = "hf",
+    .aliases = "gpt_oss_mxfp4",
+    .rope_style = ROPE_HALF,
+    .fixed_keys = mxfp4_fixed_keys,
+    .tensors = mxfp4_tensors,
+    .n_fixed_keys = ARCH_N_OF(mxfp4_fixed_keys),
+    .n_tensors = ARCH_N_OF(mxfp4_tensors),
+}};
+
+#define DESCRIPTION                                                                                \
+    .norm = ARCH_NORM_RMS, .residual = ARCH_RESIDUAL_SEQUENTIAL,                                   \
+    .output = ARCH_OUTPUT_TIED_IF_ABSENT,                                                          \
+    .mixers = {{.name = "full_attention", .rope = 0},                                              \
+               {.name = "sliding_attention", .reach = ARCH_REACH_WINDOW, .rope = 0}},              \
+    .ffns = {{.name = "sparse",                                                                    \
+              .body = ARCH_FFN_EXPERTS,                                                            \
+              .form = ARCH_FFN_GATED,                                                              \
+              .activation = ACTIVATION_GATED_OAI,                                                  \
+              .router = {.score = ROUTER_TOPK_SOFTMAX}}},                                          \
+    .n_mixers = 2, .n_ffns = 1
+
 const struct arch arch_gpt_oss = {
     .name = "gpt_oss",
-    .norm = ARCH_NORM_RMS,
-    .residual = ARCH_RESIDUAL_SEQUENTIAL,
-    .output = ARCH_OUTPUT_TIED_IF_ABSENT,
-    .mixers = {{.name = "full_attention", .rope = 0},
-               {.name = "sliding_attention", .reach = ARCH_REACH_WINDOW, .rope = 0}},
-    .ffns = {{.name = "sparse",
-              .body = ARCH_FFN_EXPERTS,
-              .form = ARCH_FFN_GATED,
-              .activation = ACTIVATION_GATED_OAI,
-              .router = {.score = ROUTER_TOPK_SOFTMAX}}},
-    .n_mixers = 2,
-    .n_ffns = 1,
+    DESCRIPTION,
     .sources = sources,
     .n_sources = ARCH_N_OF(sources),
+};
+
+const struct arch arch_gpt_oss_mxfp4 = {
+    .name = "gpt_oss_mxfp4",
+    DESCRIPTION,
+    .sources = mxfp4_sources,
+    .n_sources = ARCH_N_OF(mxfp4_sources),
 };
