@@ -1,0 +1,137 @@
+/* Folders of models with experts that lack a tensor or have another's in its place: each is refused
+ * by the name of the tensor. The folders are copies of golden ones with a name changed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/model/model.h"
+#include "tests/unit/engine/support/support_folder.h"
+
+/* Bytes of a golden file; the caller frees them. */
+static char *read_golden(const char *folder, const char *name, size_t *out_n)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s/%s", SLUICE_SOURCE_DIR, folder, name);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    long n = ftell(f);
+    assert_true(n > 0);
+    rewind(f);
+    char *bytes = malloc((size_t)n);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, (size_t)n, f), (size_t)n);
+    fclose(f);
+    *out_n = (size_t)n;
+    return bytes;
+}
+
+/* Copies a file of the golden folder; `old` becomes `now`, which is as long. */
+static void copy_file(const struct test_folder *to, const char *folder, const char *name,
+                      const char *old, const char *now)
+{
+    size_t n = 0, n_old = strlen(old), n_changed = 0;
+    char *bytes = read_golden(folder, name, &n);
+    assert_int_equal(n_old, strlen(now));
+    for (size_t i = 0; n_old && i + n_old <= n; i++)
+        if (memcmp(bytes + i, old, n_old) == 0) {
+            memcpy(bytes + i, now, n_old);
+            n_changed++;
+        }
+    assert_true(!n_old || n_changed > 0);
+    folder_write(to, name, bytes, n);
+    free(bytes);
+}
+
+static int open_model(const struct test_folder *folder, struct error *err)
+{
+    struct checkpoint *ckpt = NULL;
+    struct model model = {0};
+    int rc = checkpoint_open(folder->path, &ckpt, err);
+    if (!rc) {
+        rc = model_init(&model, ckpt, NULL, err);
+        model_fini(&model);
+    }
+    checkpoint_close(ckpt);
+    return rc;
+}
+
+static const struct change {
+    const char *folder, *old, *now;
+    int status;
+    const char *named;
+} changes[] = {
+    {"qwen3moe", "layers.1.mlp.experts.3.up_proj", "layers.1.mlp.experts.9.up_proj",
+     STATUS_INVALID_ARGUMENT, "model.layers.1.mlp.experts.3.up_proj.weight"},
+    {"qwen3moe", "layers.0.mlp.gate.weight", "layers.0.mlp.gone.weight", STATUS_INVALID_ARGUMENT,
+     "model.layers.0.mlp.gate.weight"},
+    {"qwen3moe_fused", "layers.2.mlp.experts.gate_up_proj", "layers.2.mlp.experts.gate_up_prox",
+     STATUS_INVALID_ARGUMENT, "model.layers.2.mlp.experts.0.gate_proj.weight"},
+    /* The width says that there are shared experts. */
+    {"qwen2moe", "layers.1.mlp.shared_expert.up_proj", "layers.1.mlp.shared_expert.xx_proj",
+     STATUS_INVALID_ARGUMENT, "model.layers.1.mlp.shared_expert.up_proj.weight"},
+    {"granitemoe_shared", "layers.0.shared_mlp.output_linear", "layers.0.shared_mlp.0utput_linear",
+     STATUS_INVALID_ARGUMENT, "model.layers.0.shared_mlp.output_linear.weight"},
+    /* A layer behind the model's own is skipped, one behind those is not. */
+    {"glm4moe", "layers.2.eh_proj", "layers.3.eh_proj", STATUS_UNIMPLEMENTED,
+     "model.layers.3.eh_proj.weight"},
+    {"gpt_oss_mxfp4", "layers.1.mlp.experts.down_proj_scales",
+     "layers.1.mlp.experts.down_proj_scalez", STATUS_INVALID_ARGUMENT,
+     "model.layers.1.mlp.experts.down_proj_scales"},
+};
+
+static void test_folder_without_a_tensor_is_refused_by_its_name(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        const struct change *c = &changes[i];
+        struct test_folder folder;
+        struct error err = {0};
+        folder_create(&folder);
+        copy_file(&folder, c->folder, "config.json", "", "");
+        copy_file(&folder, c->folder, "model.safetensors", "", "");
+        if (open_model(&folder, &err) != 0)
+            fail_msg("%s: the copy is refused: %s", c->folder, err.message);
+        copy_file(&folder, c->folder, "model.safetensors", c->old, c->now);
+        int rc = open_model(&folder, &err);
+        if (rc != c->status || !strstr(err.message, c->named))
+            fail_msg("%s without %s: %d \"%s\"", c->folder, c->old, rc, err.message);
+        folder_remove(&folder);
+    }
+}
+
+/* The keys of MXFP4 are known to the table of gpt-oss only. */
+static void test_mxfp4_of_another_architecture_is_refused(void **state)
+{
+    struct test_folder folder;
+    struct error err = {0};
+    (void)state;
+    folder_create(&folder);
+    copy_file(&folder, "qwen3moe", "model.safetensors", "", "");
+    size_t n = 0;
+    char *config = read_golden("qwen3moe", "config.json", &n);
+    char text[4096];
+    snprintf(text, sizeof(text), "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}, %.*s",
+             (int)n - 1, config + 1);
+    free(config);
+    folder_write_text(&folder, "config.json", text);
+    assert_int_equal(open_model(&folder, &err), STATUS_UNIMPLEMENTED);
+    assert_non_null(strstr(err.message, "quantization_config.quant_method"));
+    folder_remove(&folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folder_without_a_tensor_is_refused_by_its_name),
+        cmocka_unit_test(test_mxfp4_of_another_architecture_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
