@@ -55,6 +55,12 @@ MATHS_FN float router_group_key(const float best[2], uint32_t group_size,
     return score == ROUTER_GROUP_TOP_TWO && group_size > 1 ? best[0] + best[1] : best[0];
 }
 
+/* Returns the part of a softmax: a score over the sum of all scores. */
+MATHS_FN float router_part(float score, float sum)
+{
+    return score / sum;
+}
+
 /* Turns the scores w[n_used] of the chosen experts, in ascending id, into weights. */
 MATHS_FN void router_weigh(float *w, uint32_t n_used, const struct router_params *p)
 {
@@ -80,4 +86,10 @@ MATHS_FN void router_weigh(float *w, uint32_t n_used, const struct router_params
     }
     for (uint32_t j = 0; j < n_used; j++)
         w[j] = w[j] * p->scale;
+}
+
+/* Returns an element of an expert's input that the pair's weight multiplies. */
+MATHS_FN float router_weighed(float x, float weight)
+{
+    return weight * x;
 }

@@ -13,12 +13,12 @@ static __global__ void __launch_bounds__(dense_n_threads(SLICES), 2)
     constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
     cuda_op_begin();
     uint32_t i_tile = experts_tile_of(blockIdx.x, dense_tile_tokens(tile), tiles.tile_rows);
-    uint32_t expert = tiles.table[tiles.n_experts + 1 + tiles.first + i_tile];
+    uint32_t expert = tiles.table[experts_tile_at(tiles.n_experts, tiles.first, i_tile)];
     if (expert == EXPERTS_NO_TILE)
         return;
 #pragma unroll
     for (uint32_t p = 0; p < 2; p++) {
-        job.parts[p].w = (const unsigned char *)job.parts[p].w + expert * by.weights[p];
+        job.parts[p].w = (const unsigned char *)job.parts[p].w + cuda_row(expert, by.weights[p]);
         if (job.parts[p].bias)
             job.parts[p].bias += cuda_element(expert, job.parts[p].n, 0);
     }

@@ -23,13 +23,14 @@ static __global__ void __launch_bounds__(quant_max_threads(FORM, KERNEL), 1)
 {
     CUDA_SHARED(shared);
     cuda_op_begin();
-    uint32_t tile = experts_tile_of(blockIdx.y, quant_tiles(KERNEL) * QUANT_TILE, tiles.tile_rows);
-    uint32_t expert = tiles.table[tiles.n_experts + 1 + tiles.first + tile];
+    uint32_t first_tile = quant_block_tile(KERNEL, blockIdx.y);
+    uint32_t tile = experts_tile_of(first_tile, QUANT_TILE, tiles.tile_rows);
+    uint32_t expert = tiles.table[experts_tile_at(tiles.n_experts, tiles.first, tile)];
     if (expert == EXPERTS_NO_TILE)
         return;
 #pragma unroll
     for (uint32_t p = 0; p < 2; p++) {
-        size_t at = expert * by.weights[p];
+        size_t at = cuda_row(expert, by.weights[p]);
         q.parts[p].data += at;
         q.parts[p].units = (const float *)((const uint8_t *)q.parts[p].units + at);
         if (q.parts[p].bias)
@@ -38,7 +39,6 @@ static __global__ void __launch_bounds__(quant_max_threads(FORM, KERNEL), 1)
     uint32_t group = quant_group_of(KERNEL, threadIdx.x);
     uint32_t n_groups = quant_group_of(KERNEL, blockDim.x);
     uint32_t first_panel = quant_block_panel(FORM, KERNEL, blockIdx.x);
-    uint32_t first_tile = quant_block_tile(KERNEL, blockIdx.y);
     quant_acc<FORM, KERNEL> acc = {};
     quant_walk<FORM, KERNEL>(&acc, &q, shared + quant_group_at(FORM, KERNEL, group), first_panel,
                              first_tile, group, n_groups);

@@ -3,6 +3,7 @@
 #include "kernels/cuda/experts/experts_job.h"
 #include "kernels/cuda/linear_quant/linear_quant_put.h"
 #include "kernels/cuda/thread.h"
+#include "kernels/router_maths.h"
 
 enum { THREADS = 128, TABLE_THREADS = 256 };
 
@@ -10,18 +11,8 @@ static __global__ void __launch_bounds__(TABLE_THREADS)
     fill_tiles(struct expert_routes routes, uint32_t *table, uint32_t tile_rows, uint32_t n_tiles)
 {
     cuda_op_begin();
-    uint32_t *experts = table + routes.n_experts + 1;
-    for (uint32_t e = threadIdx.x; e <= routes.n_experts; e += TABLE_THREADS) {
-        uint32_t first = 0;
-        for (uint32_t i = 0; i < e; i++)
-            first += experts_n_tiles(routes.begins[i + 1] - routes.begins[i], tile_rows);
-        table[e] = first;
-        uint32_t n = e < routes.n_experts
-                         ? experts_n_tiles(routes.begins[e + 1] - routes.begins[e], tile_rows)
-                         : n_tiles - first;
-        for (uint32_t i = 0; i < n; i++)
-            experts[first + i] = e < routes.n_experts ? e : EXPERTS_NO_TILE;
-    }
+    for (uint32_t e = threadIdx.x; e <= routes.n_experts; e += TABLE_THREADS)
+        experts_fill(table, routes.begins, routes.n_experts, e, tile_rows, n_tiles);
 }
 
 int cuda_launch_experts_tiles(void *stream, const struct expert_routes *routes, uint32_t *table,
@@ -33,16 +24,16 @@ int cuda_launch_experts_tiles(void *stream, const struct expert_routes *routes, 
 /* Returns the expert of a tile of the batch, or EXPERTS_NO_TILE. */
 CUDA_DEVICE uint32_t expert_of_tile(const struct experts_tiles *tiles, uint32_t tile)
 {
-    return tiles->table[tiles->n_experts + 1 + tiles->first + tile];
+    return tiles->table[experts_tile_at(tiles->n_experts, tiles->first, tile)];
 }
 
 CUDA_DEVICE float weight_of_pair(const struct expert_routes *routes, uint32_t row, uint32_t expert)
 {
-    const uint32_t *ids = routes->ids + (size_t)row * routes->n_used;
+    const uint32_t *ids = routes->ids + cuda_row(row, routes->n_used);
     uint32_t j = 0;
     while (j + 1 < routes->n_used && ids[j] != expert)
         j++;
-    return routes->weights[(size_t)row * routes->n_used + j];
+    return routes->weights[cuda_element(row, routes->n_used, j)];
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -53,13 +44,10 @@ static __global__ void __launch_bounds__(THREADS)
     uint32_t slot = blockIdx.x;
     uint32_t expert = expert_of_tile(&tiles, experts_tile_of(slot, 1, tiles.tile_rows));
     float *dst = to + cuda_row(slot, to_stride);
-    uint32_t pair = 0, end = 0;
-    if (expert != EXPERTS_NO_TILE) {
-        pair = experts_pair(slot + tiles.first * tiles.tile_rows, tiles.table[expert],
-                            tiles.tile_rows, routes.begins[expert]);
-        end = routes.begins[expert + 1];
-    }
-    if (pair >= end) {
+    uint32_t pair = 0;
+    if (expert == EXPERTS_NO_TILE ||
+        !experts_find_pair(routes.begins, expert, tiles.table[expert], tiles.first, tiles.tile_rows,
+                           slot, &pair)) {
         for (uint32_t i = threadIdx.x; i < n; i += THREADS)
             dst[i] = 0.0f;
         return;
@@ -68,15 +56,15 @@ static __global__ void __launch_bounds__(THREADS)
     const float *from = x + cuda_row(row, x_stride);
     float w = weighs ? weight_of_pair(&routes, row, expert) : 1.0f;
     for (uint32_t i = threadIdx.x; i < n; i += THREADS)
-        dst[i] = weighs ? w * from[i] : from[i];
+        dst[i] = weighs ? router_weighed(from[i], w) : from[i];
 }
 
 int cuda_launch_experts_gather(void *stream, const struct experts_tiles *tiles,
                                const struct expert_routes *routes, bool weighs, float *to,
                                size_t to_stride, const float *x, size_t x_stride, uint32_t n)
 {
-    return CUDA_LAUNCH(gather_slots, tiles->n * tiles->tile_rows, THREADS, 0, stream, *tiles,
-                       *routes, weighs, to, to_stride, x, x_stride, n);
+    return CUDA_LAUNCH(gather_slots, experts_n_slots(tiles->n, tiles->tile_rows), THREADS, 0,
+                       stream, *tiles, *routes, weighs, to, to_stride, x, x_stride, n);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -91,14 +79,13 @@ static __global__ void __launch_bounds__(THREADS)
     float *to = y + cuda_element(row, y_stride, column);
     float sum = tiles.first == 0 ? 0.0f : *to;
     for (uint32_t j = 0; j < routes.n_used; j++) {
-        size_t at = (size_t)row * routes.n_used + j;
+        size_t at = cuda_element(row, routes.n_used, j);
         uint32_t expert = routes.ids[at];
         uint32_t slot = experts_slot(tiles.table[expert], tiles.tile_rows, routes.places[at],
                                      routes.begins[expert]);
-        uint32_t begin = tiles.first * tiles.tile_rows;
-        if (slot < begin || slot >= begin + tiles.n * tiles.tile_rows)
+        if (!experts_find_slot(slot, tiles.first, tiles.n, tiles.tile_rows, &slot))
             continue;
-        float z = from[cuda_element(slot - begin, from_stride, column)];
+        float z = from[cuda_element(slot, from_stride, column)];
         if (bias)
             z = z + bias[cuda_element(expert, n, column)];
         sum = fmaf(weighs ? 1.0f : routes.weights[at], z, sum);
@@ -111,7 +98,7 @@ int cuda_launch_experts_combine(void *stream, const struct experts_tiles *tiles,
                                 size_t y_stride, const float *from, size_t from_stride,
                                 const float *bias, uint32_t n)
 {
-    dim3 grid((n + THREADS - 1) / THREADS, routes->n_rows);
+    dim3 grid(cuda_n_blocks(n, THREADS, UINT32_MAX), routes->n_rows);
     return CUDA_LAUNCH(combine_slots, grid, THREADS, 0, stream, *tiles, *routes, weighs, y,
                        y_stride, from, from_stride, bias, n);
 }
@@ -126,7 +113,7 @@ static __global__ void __launch_bounds__(THREADS)
     uint32_t expert = expert_of_tile(&tiles, experts_tile_of(slot, 1, tiles.tile_rows));
     if (n >= part.n_rows || expert == EXPERTS_NO_TILE)
         return;
-    part.units = (const float *)((const uint8_t *)part.units + expert * stride);
+    part.units = (const float *)((const uint8_t *)part.units + cuda_row(expert, stride));
     float *y = part.y + cuda_element(slot, part.y_stride, n);
     int32_t first = low[cuda_element(slot, low_stride, n)];
     int64_t sum = two_planes ? quant_of_planes(first, *(const int32_t *)y) : first;
@@ -138,7 +125,8 @@ int cuda_launch_experts_sums(void *stream, const struct experts_tiles *tiles,
                              const struct quant_linear *args, size_t stride, const int32_t *low,
                              size_t low_stride, bool two_planes)
 {
-    dim3 grid((args->parts[0].n_rows + THREADS - 1) / THREADS, tiles->n * tiles->tile_rows);
+    dim3 grid(cuda_n_blocks(args->parts[0].n_rows, THREADS, UINT32_MAX),
+              experts_n_slots(tiles->n, tiles->tile_rows));
     return CUDA_LAUNCH(finish_slots, grid, THREADS, 0, stream, *tiles, *args, stride, low,
                        low_stride, two_planes);
 }

@@ -1,6 +1,6 @@
 /* The router of a layer of experts: the choice per row, and the order of the pairs. */
-#include "kernels/cuda/experts/experts_index.h"
 #include "kernels/cuda/experts/experts_job.h"
+#include "kernels/cuda/experts/router_index.h"
 #include "kernels/cuda/thread.h"
 #include "kernels/router_maths.h"
 
@@ -48,13 +48,13 @@ CUDA_DEVICE void router_score_row(struct router_shared *s, const float *logits, 
     for (uint32_t i = lane; i < n; i += CUDA_WARP)
         s->scores[i] = router_score_of(logits[i], max, score);
     __syncwarp();
-    for (uint32_t i = lane % CUDA_LANES; i < n; i += CUDA_LANES)
+    for (uint32_t i = router_lane_of(lane); i < n; i += CUDA_LANES)
         sum += s->scores[i];
     for (uint32_t half = CUDA_LANES / 2; half > 0; half /= 2)
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
     __syncwarp();
     for (uint32_t i = lane; score == ROUTER_SOFTMAX && i < n; i += CUDA_WARP)
-        s->scores[i] = s->scores[i] / sum;
+        s->scores[i] = router_part(s->scores[i], sum);
     __syncwarp();
 }
 
@@ -62,11 +62,11 @@ CUDA_DEVICE void router_score_row(struct router_shared *s, const float *logits, 
 CUDA_DEVICE void router_take_groups(struct router_shared *s, const struct router_params *p,
                                     uint32_t lane)
 {
-    uint32_t size = p->n_experts / p->n_groups;
+    uint32_t size = router_group_size(p->n_experts, p->n_groups);
     for (uint32_t g = lane; g < p->n_groups; g += CUDA_WARP) {
         float best[2] = {ROUTER_LOWEST, ROUTER_LOWEST};
         for (uint32_t i = 0; i < size; i++)
-            router_add_to_group(s->keys[g * size + i], best);
+            router_add_to_group(s->keys[router_expert_at(g, size, i)], best);
         s->group_keys[g] = router_key(router_group_key(best, size, p->group_score), 0.0f);
         s->kept[g] = 0;
     }
@@ -79,7 +79,7 @@ CUDA_DEVICE void router_take_groups(struct router_shared *s, const struct router
         __syncwarp();
     }
     for (uint32_t i = lane; i < p->n_experts; i += CUDA_WARP)
-        s->taken[i] = !s->kept[i / size];
+        s->taken[i] = !s->kept[router_group_of(i, size)];
     __syncwarp();
 }
 
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(CUDA_WARP)
     __shared__ struct router_shared shared;
     cuda_op_begin();
     uint32_t lane = threadIdx.x, row = blockIdx.x;
-    router_score_row(&shared, logits + row * stride, p.n_experts, p.score, lane);
+    router_score_row(&shared, logits + cuda_row(row, stride), p.n_experts, p.score, lane);
     for (uint32_t i = lane; i < p.n_experts; i += CUDA_WARP) {
         shared.keys[i] = router_key(shared.scores[i], p.bias ? p.bias[i] : 0.0f);
         shared.taken[i] = shared.chosen[i] = 0;
@@ -107,8 +107,8 @@ static __global__ void __launch_bounds__(CUDA_WARP)
     }
     if (lane != 0)
         return;
-    uint32_t *ids = routes.ids + (size_t)row * p.n_used, n = 0;
-    float *weights = routes.weights + (size_t)row * p.n_used;
+    uint32_t *ids = routes.ids + cuda_row(row, p.n_used), n = 0;
+    float *weights = routes.weights + cuda_row(row, p.n_used);
     for (uint32_t i = 0; i < p.n_experts && n < p.n_used; i++)
         if (shared.chosen[i]) {
             ids[n] = i;
@@ -130,9 +130,10 @@ static __global__ void __launch_bounds__(ORDER_THREADS) order_pairs(struct exper
     __shared__ uint32_t less[ORDER_THREADS];
     __shared__ uint32_t equal[ORDER_THREADS];
     cuda_op_begin();
-    uint32_t expert = blockIdx.x, t = threadIdx.x, n_pairs = routes.n_rows * routes.n_used;
+    uint32_t expert = blockIdx.x, t = threadIdx.x;
+    uint32_t n_pairs = router_n_pairs(routes.n_rows, routes.n_used);
     uint32_t begin, end, n_less = 0, n_equal = 0;
-    experts_share(n_pairs, t, ORDER_THREADS, &begin, &end);
+    router_share(n_pairs, t, ORDER_THREADS, &begin, &end);
     for (uint32_t i = begin; i < end; i++) {
         n_less += routes.ids[i] < expert;
         n_equal += routes.ids[i] == expert;
@@ -153,7 +154,7 @@ static __global__ void __launch_bounds__(ORDER_THREADS) order_pairs(struct exper
     for (uint32_t i = begin; i < end; i++)
         if (routes.ids[i] == expert) {
             routes.places[i] = place;
-            routes.rows[place++] = i / routes.n_used;
+            routes.rows[place++] = router_row_of(i, routes.n_used);
         }
 }
 
