@@ -260,7 +260,7 @@ FAMILIES = {
     "olmo3": Family(
         "Olmo3ForCausalLM",
         llama_like(24, 4, sliding_window=16, layer_types=FOUR, rms_norm_eps=1e-3, tie_word_embeddings=True,
-                   rope_parameters={SLIDING: rope(), FULL: YARN}),
+                   rope_parameters={SLIDING: rope(), FULL: YARN | {"attention_factor": 1.3}}),
         A.OLMO2, window_and_pattern, peak=1.2),
     "cohere": Family(
         "CohereForCausalLM",

@@ -146,6 +146,8 @@ def rope_keys(w, c):
         w.add_rope_scaling_factor(rope["factor"])
     if kind == "yarn":
         w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "attention_factor" in rope:
+            w.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
         if "beta_fast" in rope:
             w.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
             w.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])

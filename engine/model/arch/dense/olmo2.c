@@ -20,6 +20,8 @@ static const struct arch_tensor gguf_tensors[] = {
 static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_WINDOW, "attention.sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_ROPE_BASE, "rope.freq_base", ARCH_ABSENT_FALLBACK, 10000, UNSCALED},
+    /* The converter writes attention_factor of config.json there. */
+    {ARCH_PARAM_ROPE_ATTENTION, "rope.scaling.yarn_attn_factor", ARCH_ABSENT_FALLBACK, 0, SCALED},
 };
 
 static const struct arch_pattern gguf_patterns[] = {
