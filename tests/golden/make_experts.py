@@ -209,11 +209,16 @@ FAMILIES = {
                rope_parameters=YARN),
         weights=draw_mxfp4, edit=pack_mxfp4,
     ),
-    # a shared expert of another width, and a dense layer
+    # a shared expert of another width
     "qwen2moe": Family(
         transformers.Qwen2MoeForCausalLM,
         config(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=36, shared_expert_intermediate_size=48),
         "qwen2moe", SHARED | {"mlp.shared_expert_gate": "ffn_gate_inp_shexp"}, keys=qwen2moe_keys,
+    ),
+    "qwen2moe_dense": Family(
+        transformers.Qwen2MoeForCausalLM,
+        config(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=36, shared_expert_intermediate_size=44, intermediate_size=56,
+               decoder_sparse_step=2, tie_word_embeddings=True),
     ),
     "granitemoe": Family(
         transformers.GraniteMoeForCausalLM,
@@ -228,11 +233,11 @@ FAMILIES = {
     # groups of experts, a dense layer, and a layer that only drafts
     "glm4moe": Family(
         transformers.Glm4MoeForCausalLM,
-        config(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=36, intermediate_size=56, n_shared_experts=2, n_group=3,
-               topk_group=2, routed_scaling_factor=1.4, norm_topk_prob=True, first_k_dense_replace=1, use_qk_norm=True,
+        config(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=36, intermediate_size=56, n_shared_experts=2, n_group=2,
+               topk_group=1, routed_scaling_factor=1.4, norm_topk_prob=True, first_k_dense_replace=1, use_qk_norm=True,
                attention_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5}),
         "glm4moe", SHARED | {"post_attention_layernorm": "post_attention_norm", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
-        keys=glm_keys, edit=add_draft_layer, extra={"blk.2.attn_norm.weight": np.ones(32), "blk.2.nextn.eh_proj.weight": np.ones((32, 64))},
+        keys=glm_keys, seeds=6, edit=add_draft_layer, extra={"blk.2.attn_norm.weight": np.ones(32), "blk.2.nextn.eh_proj.weight": np.ones((32, 64))},
     ),
     # a layer of experts between dense layers, by interval or by the last layer's number
     "ernie4_5_moe": Family(

@@ -21,10 +21,11 @@ static const struct family {
     const char *name;
     bool has_gguf;
 } families[] = {
-    {"qwen3moe", true},     {"qwen3moe_fused", false},   {"mixtral", true},
-    {"gpt_oss", true},      {"gpt_oss_mxfp4", false},    {"qwen2moe", true},
-    {"granitemoe", true},   {"granitemoe_shared", true}, {"glm4moe", true},
-    {"ernie4_5_moe", true}, {"ernie4_5_moe_end", false}, {"minimax_m2", true},
+    {"qwen3moe", true},        {"qwen3moe_fused", false}, {"mixtral", true},
+    {"gpt_oss", true},         {"gpt_oss_mxfp4", false},  {"qwen2moe", true},
+    {"qwen2moe_dense", false}, {"granitemoe", true},      {"granitemoe_shared", true},
+    {"glm4moe", true},         {"ernie4_5_moe", true},    {"ernie4_5_moe_end", false},
+    {"minimax_m2", true},
 };
 
 struct result {

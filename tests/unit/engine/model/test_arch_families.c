@@ -51,6 +51,15 @@ static const struct family {
     {&arch_falcon, {"falcon.gguf"}, false, false, 0},
     {&arch_gptj, {"gptj"}, false, true, 0},
     {&arch_mpt, {"mpt"}, false, false, 0},
+    {&arch_qwen3moe, {"qwen3moe.gguf", "qwen3moe_fused"}, false, true, 0},
+    {&arch_mixtral, {"mixtral.gguf"}, false, false, 0},
+    {&arch_gpt_oss, {"gpt_oss.gguf", "gpt_oss"}, false, false, 0},
+    {&arch_gpt_oss_mxfp4, {"gpt_oss_mxfp4"}, false, false, 0},
+    {&arch_qwen2moe, {"qwen2moe.gguf", "qwen2moe_dense"}, false, true, 0},
+    {&arch_granitemoe, {"granitemoe.gguf", "granitemoe"}, false, false, 0},
+    {&arch_glm4moe, {"glm4moe.gguf", "glm4moe"}, false, false, 0},
+    {&arch_ernie4_5_moe, {"ernie4_5_moe.gguf"}, false, false, 0},
+    {&arch_minimax_m2, {"minimax_m2.gguf", "minimax_m2"}, false, false, 0},
 };
 
 /* Result for one checkpoint: a refusal's text, or the logits of its last token. */
@@ -157,6 +166,20 @@ static uint32_t try_mixer(const struct family *f, uint32_t i)
     return n_bad;
 }
 
+/* A softmax over the chosen experts equals one over all that is renormalised, as Mixtral's. */
+static uint32_t try_router(const struct family *f, uint32_t i)
+{
+    struct arch arch = *f->arch;
+    struct arch_router *r = &arch.ffns[i].router;
+    uint32_t n_bad = 0;
+    EACH_OTHER(r->score, f->arch == &arch_mixtral ? ROUTER_SIGMOID + 1 : ROUTER_SQRT_SOFTPLUS + 1,
+               "router");
+    if (r->group_score) /* without groups, nothing reads the field */
+        EACH_OTHER(r->group_score, 2, "router");
+    EACH_OTHER(r->weight, 2, "router");
+    return n_bad;
+}
+
 static uint32_t try_rest(const struct family *f)
 {
     struct arch arch = *f->arch;
@@ -168,6 +191,8 @@ static uint32_t try_rest(const struct family *f)
         struct arch_ffn *ffn = &arch.ffns[i];
         EACH_OTHER(ffn->body, 3, ffn->name);
         EACH_OTHER(ffn->form, 2, ffn->name);
+        if (ffn->body == ARCH_FFN_EXPERTS)
+            n_bad += try_router(f, i);
         if (!f->states_activation)
             EACH_OTHER(ffn->activation, N_ACTIVATIONS, ffn->name);
     }
