@@ -85,12 +85,19 @@ static void test_logits_near_transformers(void **state)
 /* A checkpoint of each family, with its norms, windows, scales and kinds of rope. */
 static void test_families_near_transformers(void **state)
 {
-    static const char *const names[] = {
-        "llama3",       "llama_linear", "qwen3",    "qwen2",      "smollm3", "gemma2",
-        "gemma3",       "phi3",         "granite",  "olmo2",      "olmo3",   "cohere",
-        "cohere_norms", "cohere2",      "glm4",     "starcoder2", "gptneox", "gptneox_sequential",
-        "phi2",         "nemotron",     "ernie4_5", "hunyuan",    "exaone4", "exaone4_small",
-        "seed_oss",     "ministral3",   "gpt2",     "bloom",      "falcon",  "stablelm"};
+    static const char *const names[] = {"llama3",       "llama_linear", "qwen3",
+                                        "qwen2",        "smollm3",      "gemma2",
+                                        "gemma3",       "phi3",         "granite",
+                                        "olmo2",        "olmo3",        "cohere",
+                                        "cohere_norms", "cohere2",      "glm4",
+                                        "starcoder2",   "gptneox",      "gptneox_sequential",
+                                        "phi2",         "nemotron",     "ernie4_5",
+                                        "hunyuan",      "exaone4",      "exaone4_small",
+                                        "seed_oss",     "ministral3",   "gpt2",
+                                        "bloom",        "falcon",       "stablelm",
+                                        "qwen3moe",     "mixtral",      "gpt_oss",
+                                        "qwen2moe",     "granitemoe",   "granitemoe_shared",
+                                        "glm4moe",      "ernie4_5_moe", "minimax_m2"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct executor_config cfg = gpu_config();
