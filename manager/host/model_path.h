@@ -1,5 +1,5 @@
-/* model_path.h: the path of a model file or folder, and the form in which the path is recorded. Loop
- * thread only. */
+/* model_path.h: the path of a model file or folder, and the form in which the path is recorded.
+ * Loop thread only. */
 #pragma once
 
 #include <limits.h>
@@ -15,9 +15,9 @@ struct model_path {
 };
 
 /* Finds the file or folder, below the model root where there is one. The kernel checks the path and
- * follows only links that stay below the root. A path outside gives PERMISSION_DENIED, reason OUTSIDE_MODEL_ROOT,
- * whether the file exists or not. Texts name the request's field and the given path, never a
- * link's target. */
+ * follows only links that stay below the root. A path outside gives PERMISSION_DENIED, reason
+ * OUTSIDE_MODEL_ROOT, whether the file exists or not. Texts name the request's field and the given
+ * path, never a link's target. */
 int model_path_find(const char *model_root, const char *field, const char *given,
                     struct model_path *out_path, struct error *err);
 

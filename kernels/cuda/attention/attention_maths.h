@@ -62,8 +62,8 @@ CUDA_HD float attention_result(float x, float sum)
     return x * (1.0f / sum) + 0.0f;
 }
 
-/* The effect of a sink on a row's result. Both sums are multiplied by `keep`; then `add` is added to
- * the sum of weights. Without a sink this changes no bits. */
+/* The effect of a sink on a row's result. Both sums are multiplied by `keep`; then `add` is added
+ * to the sum of weights. Without a sink this changes no bits. */
 struct attention_sunk {
     float keep, add;
 };
