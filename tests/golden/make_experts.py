@@ -25,7 +25,8 @@ import transformers
 from gguf import GGMLQuantizationType as Q
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from make_tiny import HERE, tokenizer, write_vocabulary
+import make_families
+from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 
 VOCAB, CONTEXT = 283, 200
 PROMPT, STEPS, SECOND, SEEDS = 20, 32, 45, 24
@@ -347,6 +348,10 @@ def write_folder(name, family, model):
     doc = json.loads((folder / "config.json").read_text())
     family.edit(folder, doc, model)
     (folder / "config.json").write_text(json.dumps(doc, indent=2) + "\n")
+    make_families.tokenizer()[0].save(str(folder / "tokenizer.json"), pretty=False)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIALS[1], "eos_token": SPECIALS[2],
+                "pad_token": SPECIALS[3], "chat_template": CHAT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def permute(x, n_heads):
