@@ -1,5 +1,5 @@
-/* Folders of models with experts where a tensor has another name. Each is refused by the name of the
- * missing tensor. The folders are copies of golden ones with a name changed. */
+/* Folders of models with experts where a tensor has another name. Each is refused by the name of
+ * the missing tensor. The folders are copies of golden ones with a name changed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
