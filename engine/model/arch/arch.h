@@ -400,10 +400,34 @@ struct arch {
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \
     X(gemma2)                                                                                      \
-    X(gemma3) X(phi2) X(phi3) X(granite) X(olmo2) X(exaone4) X(command_r) X(cohere2) X(glm4)       \
-        X(starcoder2) X(gptneox) X(nemotron) X(ernie4_5) X(hunyuan_dense) X(mistral3) X(stablelm)  \
-            X(falcon) X(gptj) X(mpt) X(qwen3moe) X(mixtral) X(gpt_oss) X(gpt_oss_mxfp4)            \
-                X(qwen2moe) X(granitemoe) X(glm4moe) X(ernie4_5_moe) X(minimax_m2)
+    X(gemma3)                                                                                      \
+    X(phi2)                                                                                        \
+    X(phi3)                                                                                        \
+    X(granite)                                                                                     \
+    X(olmo2)                                                                                       \
+    X(exaone4)                                                                                     \
+    X(command_r)                                                                                   \
+    X(cohere2)                                                                                     \
+    X(glm4)                                                                                        \
+    X(starcoder2)                                                                                  \
+    X(gptneox)                                                                                     \
+    X(nemotron)                                                                                    \
+    X(ernie4_5)                                                                                    \
+    X(hunyuan_dense)                                                                               \
+    X(mistral3)                                                                                    \
+    X(stablelm)                                                                                    \
+    X(falcon)                                                                                      \
+    X(gptj)                                                                                        \
+    X(mpt)                                                                                         \
+    X(qwen3moe)                                                                                    \
+    X(mixtral)                                                                                     \
+    X(gpt_oss)                                                                                     \
+    X(gpt_oss_mxfp4)                                                                               \
+    X(qwen2moe)                                                                                    \
+    X(granitemoe)                                                                                  \
+    X(glm4moe)                                                                                     \
+    X(ernie4_5_moe)                                                                                \
+    X(minimax_m2)
 #define ARCH_DECLARE(name) extern const struct arch arch_##name;
 ARCH_EACH(ARCH_DECLARE)
 #undef ARCH_DECLARE
