@@ -226,6 +226,27 @@ static int find_shared(struct model *model, struct error *err)
     return 0;
 }
 
+/* The experts of a layer have one type. They lie in one tensor, or each has a tensor of its own. */
+static int check_expert(const struct model *model, const struct arch_tensor *row,
+                        const struct checkpoint_tensor *first,
+                        const struct checkpoint_tensor *tensor, struct error *err)
+{
+    bool vector = arch_slot_facts(row->slot)->rows == ARCH_DIM_ONE;
+    bool has_all = vector || tensor->n_dims > 2;
+    if (tensor == first ? !has_all : has_all || (!vector && first->n_dims > 2))
+        return checkpoint_bad_tensor(model->ckpt, tensor, err,
+                                     "%u dimensions, where %s of its name %s", tensor->n_dims,
+                                     tensor == first ? "a tensor" : "each tensor",
+                                     tensor == first ? "holds all experts" : "holds one expert");
+    if (tensor->dtype != first->dtype)
+        return checkpoint_unbuilt_tensor(
+            model->ckpt, tensor, err,
+            "experts of types %s and %s in one layer are not known, only experts of one type; "
+            "convert the model with one type for a layer's experts",
+            dtype_name(first->dtype), dtype_name(tensor->dtype));
+    return 0;
+}
+
 static int find_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
                        uint32_t expert, uint64_t *n_found, struct error *err)
 {
@@ -236,6 +257,10 @@ static int find_tensor(struct model *model, const struct arch_tensor *row, uint3
         return is_required(model, row) ? checkpoint_missing_tensor(model->ckpt, name, err) : 0;
     if (!rc)
         rc = check_tensor(model, row, layer, tensor, err);
+    const struct checkpoint_tensor *first =
+        expert ? *tensor_entry(model, row->slot, layer, 0) : NULL;
+    if (!rc && first)
+        rc = check_expert(model, row, first, tensor, err);
     if (rc)
         return rc;
     *tensor_entry(model, row->slot, layer, expert) = tensor;

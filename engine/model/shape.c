@@ -312,6 +312,11 @@ static int read_residual(struct shape_reader *r, struct model_shape *s)
     return rc;
 }
 
+static uint32_t at_most(uint32_t n, uint32_t limit)
+{
+    return n < limit ? n : limit;
+}
+
 static int read_experts(struct shape_reader *r, struct model_shape *s)
 {
     struct model_experts *e = &s->experts;
@@ -321,7 +326,8 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
     *e = (struct model_experts){.n = e->n, .n_groups = 1, .n_groups_used = 1, .scale = 1};
     if (rc || !e->n)
         return rc;
-    rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS_USED, 0, 1, e->n, 0, &e->n_used);
+    rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS_USED, 0, 1, at_most(e->n, EXPERTS_MAX_USED), 0,
+                          &e->n_used);
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_FFN, 0, 1, MODEL_MAX_FFN, 0, &e->ffn_dim);
     if (!rc)
@@ -332,10 +338,20 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
         rc = shape_reader_u32(r, ARCH_PARAM_SHARED_FFN, 0, 0, MODEL_MAX_FFN, e->shared_ffn_dim,
                               &e->shared_ffn_dim);
     if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS, 0, 1, e->n, 1, &e->n_groups);
+        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS, 0, 1, at_most(e->n, EXPERTS_MAX_GROUPS),
+                              1, &e->n_groups);
+    if (!rc && e->n % e->n_groups)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " groups do not divide the %" PRIu32 " experts",
+                                  e->n_groups, e->n);
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS_USED, 0, 1, e->n_groups, e->n_groups,
                               &e->n_groups_used);
+    if (!rc && e->n_used > e->n / e->n_groups * e->n_groups_used)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " of %" PRIu32 " groups have fewer than the %" PRIu32
+                                  " experts of a token",
+                                  e->n_groups_used, e->n_groups, e->n_used);
     if (!rc)
         rc = shape_reader_bool(r, ARCH_PARAM_EXPERT_RENORM, 0, &e->renormalise);
     if (!rc)

@@ -168,9 +168,11 @@ static int read_head_dims(struct shape_reader *r, const struct model_shape *s, u
                                     &layer->k_dim);
     if (rc)
         return rc;
-    if (!layer->k_dim || layer->k_dim % 2)
-        return checkpoint_bad_key(r->ckpt, r->key, r->err, "head dimension %" PRIu32 " is odd",
-                                  layer->k_dim);
+    /* an architecture without a row for the dimension has hidden / heads, checked by nobody yet */
+    if (!layer->k_dim || layer->k_dim % 2 || layer->k_dim > MODEL_MAX_HEAD_DIM)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "head dimension %" PRIu32 " is not an even number up to %d",
+                                  layer->k_dim, MODEL_MAX_HEAD_DIM);
     layer->v_dim = layer->k_dim;
     rc = shape_reader_layer_u32(r, ARCH_PARAM_VALUE_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, layer->k_dim,
                                 &layer->v_dim);

@@ -67,6 +67,7 @@ ops     180 test_gpu_cuda_dense     *chosen_product* SLUICE_CUDA_PROMPTS=cublasl
 ops      60 test_gpu_bits           *
 ops      60 test_gpu_cuda_cublaslt  *           SLUICE_CUDA_PROMPTS=cublaslt
 model   240 test_gpu_cuda_model     *logits*
+model   240 test_gpu_cuda_model     *families*
 model   240 test_gpu_cuda_model     *bits*
 model   240 test_gpu_cuda_model     *layers*
 model   180 test_gpu_cuda_model_formats *

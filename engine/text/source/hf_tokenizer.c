@@ -231,7 +231,7 @@ static int read_added_tokens(struct text_facts *facts, const struct parts *parts
         if (json_failed(&json))
             break;
         struct text_token *t = &facts->tokens[added.id];
-        bool other = t->text && (t->n_text != added.text.n_bytes ||
+        bool other = t->text && (!added.text.text || t->n_text != added.text.n_bytes ||
                                  memcmp(t->text, added.text.text, t->n_text) != 0);
         if (other) {
             json_fail(&json, "an added token has the id of another token");

@@ -127,11 +127,46 @@ static void test_mxfp4_of_another_architecture_is_refused(void **state)
     folder_remove(&folder);
 }
 
+/* Numbers of config.json that the ops refuse in the first step, or that would not fit their memory.
+ */
+static const struct {
+    const char *folder, *old, *now, *named;
+} numbers[] = {
+    {"glm4moe", "\"n_group\": 2", "\"n_group\": 4", "4 groups"},
+    {"glm4moe", "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 5", "1 of 2 groups"},
+    {"falcon", "\"hidden_size\": 48", "\"hidden_size\": 3600", "head dimension 1200"},
+};
+
+static void test_numbers_that_no_op_takes_are_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        struct test_folder folder;
+        struct error err = {0};
+        size_t n = 0;
+        folder_create(&folder);
+        copy_file(&folder, numbers[i].folder, "model.safetensors", "", "");
+        char *config = read_golden(numbers[i].folder, "config.json", &n), text[4096];
+        config[n - 1] = '\0'; /* in place of the last newline */
+        const char *at = strstr(config, numbers[i].old);
+        assert_non_null(at);
+        snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - config), config, numbers[i].now,
+                 at + strlen(numbers[i].old));
+        free(config);
+        folder_write_text(&folder, "config.json", text);
+        int rc = open_model(&folder, &err);
+        if (rc != STATUS_INVALID_ARGUMENT || !strstr(err.message, numbers[i].named))
+            fail_msg("%s with %s: %d \"%s\"", numbers[i].folder, numbers[i].now, rc, err.message);
+        folder_remove(&folder);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folder_without_a_tensor_is_refused_by_its_name),
         cmocka_unit_test(test_mxfp4_of_another_architecture_is_refused),
+        cmocka_unit_test(test_numbers_that_no_op_takes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
