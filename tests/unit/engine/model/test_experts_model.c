@@ -1,5 +1,5 @@
-/* Folders of models with experts where a tensor has another name. Each is refused by the name of
- * the missing tensor. The folders are copies of golden ones with a name changed. */
+/* Folders of models with experts where a tensor has another name or type. Each is refused by the
+ * tensor's name. The folders are copies of golden ones with a few bytes changed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,6 +82,10 @@ static const struct change {
     /* A layer behind the model's own is skipped, one behind those is not. */
     {"glm4moe", "layers.2.eh_proj", "layers.3.eh_proj", STATUS_UNIMPLEMENTED,
      "model.layers.3.eh_proj.weight"},
+    /* Experts of two types: the op would read activations that were prepared for the first. */
+    {"qwen3moe", "layers.0.mlp.experts.1.gate_proj.weight\":{\"dtype\":\"BF16\"",
+     "layers.0.mlp.experts.1.gate_proj.weight\":{\"dtype\": \"F16\"", STATUS_UNIMPLEMENTED,
+     "model.layers.0.mlp.experts.1.gate_proj.weight"},
     {"gpt_oss_mxfp4", "layers.1.mlp.experts.down_proj_scales",
      "layers.1.mlp.experts.down_proj_scalez", STATUS_INVALID_ARGUMENT,
      "model.layers.1.mlp.experts.down_proj_scales"},
