@@ -187,6 +187,7 @@ static const struct name names[] = {
     {"takeover", SERVER},
     {"takeover-timeout", SERVER},
     {"temperature", WORKER | CLI},
+    {"template", CLI},
     {"tensors", WORKER},
     {"text", WORKER},
     {"timeout", CLI},

@@ -158,6 +158,27 @@ void model_path_absolute(const char *model_root, const char *recorded, char *out
         snprintf(out, n_bytes, "%s", recorded);
 }
 
+/* A draft is not inspected when it is registered, so its folder is checked by its names. */
+static int check_draft_folder(const struct model_path *path, const char *given, struct error *err)
+{
+    struct folder folder = {0};
+    if (!folder_is_one(path->absolute))
+        return 0;
+    if (folder_list(path->absolute, &folder, err) != 0) {
+        snprintf(err->field, sizeof(err->field), "config.draft_model");
+        return err->status;
+    }
+    bool has_model = folder_has_model(&folder);
+    folder_fini(&folder);
+    if (has_model)
+        return 0;
+    error_field(err, "config.draft_model",
+                "%.200s is a folder without config.json and without a GGUF file; give the folder "
+                "of a model",
+                given);
+    return error_reason(err, REASON_MODEL_FILE_INVALID);
+}
+
 int model_path_of_config(const char *model_root, const pb_config *config, pb_config **out_config,
                          struct error *err)
 {
@@ -169,7 +190,8 @@ int model_path_of_config(const char *model_root, const pb_config *config, pb_con
         return 0;
     }
     if (*config->draft_model &&
-        model_path_find(model_root, "config.draft_model", config->draft_model, &path, err) != 0)
+        (model_path_find(model_root, "config.draft_model", config->draft_model, &path, err) != 0 ||
+         check_draft_folder(&path, config->draft_model, err) != 0))
         return err->status;
     copy = MESSAGE_COPY(pb_config, config);
     if (!copy || (*config->draft_model && !message_set(&copy->draft_model, path.recorded))) {
