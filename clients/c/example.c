@@ -59,6 +59,8 @@ static int generate(const struct example *e, unsigned cancel_after, uint64_t tim
     struct sluice_error err;
     size_t n_tokens = 0;
     fill(e, &stopping, &request);
+    stopping.has_ignore_eos = true; /* the answer must not end before it is cut */
+    stopping.ignore_eos = cancel_after || timeout_ms;
     if (sluice_generate(e->client, &request, timeout_ms, &answer, &err) != 0)
         return tell(&err);
     int code;

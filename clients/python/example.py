@@ -14,7 +14,8 @@ CREDIT = 4
 
 
 def generate(client, model, prompt, n, cancel_after=0, timeout=None):
-    request = pb.GenerateRequest(model=model, text=prompt, stopping=pb.Stopping(max_tokens=n))
+    cut = bool(cancel_after or timeout)  # the answer must not end before it is cut
+    request = pb.GenerateRequest(model=model, text=prompt, stopping=pb.Stopping(max_tokens=n, ignore_eos=cut))
     answer = client.generate(request, timeout=timeout)
     n_tokens = 0
     try:

@@ -42,7 +42,12 @@ func join(ids []uint32) string {
 
 func (e *example) generate(ctx context.Context, maxTokens, cancelAfter int) error {
 	defer fmt.Println()
-	answer, err := e.client.Generate(ctx, e.request(e.prompt, maxTokens))
+	request := e.request(e.prompt, maxTokens)
+	_, hasDeadline := ctx.Deadline()
+	if cancelAfter > 0 || hasDeadline { // the answer must not end before it is cut
+		request.Stopping.XIgnoreEos = &pb.Stopping_IgnoreEos{IgnoreEos: true}
+	}
+	answer, err := e.client.Generate(ctx, request)
 	if err != nil {
 		return err
 	}

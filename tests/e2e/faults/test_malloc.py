@@ -9,6 +9,7 @@ import itertools
 import mmap
 import os
 import queue
+import re
 import shutil
 import sqlite3
 import struct
@@ -217,7 +218,8 @@ def cancelled(s, i):
 
 
 def reattached(s, i):
-    """Leaves a request after its first tokens, and reattaches on another stream."""
+    """Leaves a request after its first tokens, and reattaches on another stream. A failed allocation may end the request
+    while it has no stream. The reattach then finds no request, and the server's log has the true code."""
     name, text, n = f"r{next(names)}", "", 0
     first = Frames(s)
     first.send(name, start=long_request(s, 20, reattach_window_ms=3000))
@@ -226,7 +228,13 @@ def reattached(s, i):
     first.call.cancel()
     second = Frames(s)
     second.send(name, reattach=i.ReattachFrame(received=[i.ReceivedTokens(choice=0, n_tokens=n)]))
-    return second.rest(text)
+    try:
+        return second.rest(text)
+    except Refused as e:
+        if e.code() != grpc.StatusCode.NOT_FOUND:
+            raise
+        until(lambda: re.search(rf"event=request request_id={name} .*code=RESOURCE_EXHAUSTED", s.text()), 5, f"the end of {name}")
+        raise Refused(type(e.error)(code=EXHAUSTED.value[0], message=f"{name} ended between its streams")) from e
 
 
 def cancel(s, i):
