@@ -1,6 +1,7 @@
 """sluice-manager in its own folder, with fake workers (tests/support/fake/fake_worker.c), and helpers for its calls."""
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -83,8 +84,18 @@ class Manager:
 
     def end(self, operation, timeout_ms=8000):
         o = self.rpc.WaitOperation(self.m.WaitOperationRequest(id=operation.id, timeout_ms=int(patience(timeout_ms)))).operation
-        assert o.state > self.t.OPERATION_STATE_RUNNING, f"{o}\n{self.text()}"
+        assert o.state > self.t.OPERATION_STATE_RUNNING, f"{o}\n{self.processes()}\n{self.text()}"
         return o
+
+    def processes(self):
+        """Returns each replica with the state of its process, for the text of a failure."""
+        def state(pid):
+            try:
+                status = pathlib.Path(f"/proc/{pid}/status").read_text()
+                return re.search(r"State:\t(.*)", status)[1] + ", in " + pathlib.Path(f"/proc/{pid}/wchan").read_text()
+            except OSError as e:
+                return str(e)
+        return "\n".join(f"{r}process: {state(r.pid)}" for r in self.replicas())
 
     def done(self, operation):
         o = self.end(operation)
