@@ -249,7 +249,7 @@ static int attention(struct decoder *dec, const struct layer *at, const struct a
 
 /* --- FFN --- */
 
-/* out[m, hidden] = MLP over the prepared input; added to `sum`. `next` (may be NULL): the layer
+/* out[m, hidden] = FFN over the prepared input; added to `sum`. `next` (may be NULL): the layer
  * whose weights are read afterwards. */
 static int dense_ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
                      struct tensor *out, struct tensor *sum)

@@ -160,7 +160,7 @@ static int make_ropes(struct decoder *dec, struct error *err)
     return rc;
 }
 
-/* Uploads the ALiBi slopes of all heads that this rank has in any layer. */
+/* Uploads the ALiBi slopes of the rank's heads. All layers have the same heads (shape.c). */
 static int make_alibi(struct decoder *dec, struct error *err)
 {
     const struct model_layer *facts = dec->layers[0].facts;
@@ -269,6 +269,7 @@ int decoder_create(const struct decoder_config *cfg, struct decoder **out_decode
     *out_decoder = dec;
     return 0;
 }
+
 void decoder_destroy(struct decoder *dec)
 {
     if (!dec)

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/format/escape.h"
+#include "engine/model/shape_keys.h"
 
 enum {
     N_LAYER_SLOTS = N_ARCH_SLOTS - ARCH_FIRST_LAYER_SLOT,
@@ -247,8 +248,8 @@ static int check_expert(const struct model *model, const struct arch_tensor *row
     return 0;
 }
 
-static int find_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
-                       uint32_t expert, uint64_t *n_found, struct error *err)
+static int bind_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
+                       uint32_t expert, bool *bound, struct error *err)
 {
     char name[MAX_TENSOR_NAME];
     const struct checkpoint_tensor *tensor;
@@ -264,16 +265,12 @@ static int find_tensor(struct model *model, const struct arch_tensor *row, uint3
     if (rc)
         return rc;
     *tensor_entry(model, row->slot, layer, expert) = tensor;
-    uint32_t begin;
-    model_tensor_rows(model, row, layer, &begin);
-    /* a shared tensor counts with its first slot and expert only */
-    *n_found +=
-        begin == 0 && (!expert || *tensor_entry(model, row->slot, layer, expert - 1) != tensor);
+    bound[tensor - checkpoint_tensor_at(model->ckpt, 0)] = true;
     return 0;
 }
 
-static int find_tensors(struct model *model, const struct arch_tensor *row, uint64_t *n_found,
-                        struct error *err)
+static int bind_row(struct model *model, const struct arch_tensor *row, bool *bound,
+                    struct error *err)
 {
     bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
     uint32_t n_layers = global ? 1 : model->shape.n_layers;
@@ -282,7 +279,7 @@ static int find_tensors(struct model *model, const struct arch_tensor *row, uint
         if (!global && !layer_has(&model->shape.layers[layer], row->slot))
             continue;
         for (uint32_t expert = 0; expert < n_experts; expert++) {
-            int rc = find_tensor(model, row, layer, expert, n_found, err);
+            int rc = bind_tensor(model, row, layer, expert, bound, err);
             if (rc)
                 return rc;
         }
@@ -293,18 +290,6 @@ static int find_tensors(struct model *model, const struct arch_tensor *row, uint
 static size_t n_expert_entries(const struct model *model)
 {
     return (size_t)model->shape.n_layers * N_EXPERT_SLOTS * model->shape.experts.n;
-}
-
-static bool is_bound(const struct model *model, const struct checkpoint_tensor *tensor)
-{
-    size_t n = slot_index(N_ARCH_SLOTS, model->shape.n_layers - 1);
-    for (size_t i = 0; i < n; i++)
-        if (model->tensors[i] == tensor)
-            return true;
-    for (size_t i = 0; i < n_expert_entries(model); i++)
-        if (model->expert_tensors[i] == tensor)
-            return true;
-    return false;
 }
 
 /* True for a tensor of a layer that only drafts tokens. */
@@ -319,12 +304,13 @@ static bool is_of_draft(const struct model *model, const struct checkpoint_tenso
     return false;
 }
 
-/* Refuses a tensor without a slot: if we ignored the tensor, results would silently differ. */
-static int refuse_unused_tensors(const struct model *model, struct error *err)
+/* Refuses a tensor without a slot: if we ignored the tensor, results would silently differ. `bound`
+ * has an element for each tensor of the file. */
+static int refuse_unused_tensors(const struct model *model, const bool *bound, struct error *err)
 {
     for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
         const struct checkpoint_tensor *tensor = checkpoint_tensor_at(model->ckpt, i);
-        if (!is_bound(model, tensor) && !is_of_draft(model, tensor) &&
+        if (!bound[i] && !is_of_draft(model, tensor) &&
             !arch_names_begin(model->source.ignored_tensors, tensor->name))
             return checkpoint_unbuilt_tensor(
                 model->ckpt, tensor, err,
@@ -336,35 +322,45 @@ static int refuse_unused_tensors(const struct model *model, struct error *err)
     return 0;
 }
 
+/* Without an output matrix in the file, the token embedding serves. */
+static int tie_output(struct model *model, struct error *err)
+{
+    const struct arch_tensor *row = arch_find_tensor(&model->source, ARCH_OUTPUT);
+    if (model->tensors[ARCH_OUTPUT])
+        return 0;
+    if (model->arch->output != ARCH_OUTPUT_TIED_IF_ABSENT || model->shape.needs_output || !row)
+        return checkpoint_missing_tensor(model->ckpt, row ? row->name : "(output matrix)", err);
+    model->tied_output = true;
+    return 0;
+}
+
+static int out_of_memory(size_t n_slots, struct error *err)
+{
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a directory of %zu",
+                     n_slots);
+}
+
 static int bind_tensors(struct model *model, struct error *err)
 {
     const struct arch_source *source = &model->source;
     size_t n_slots = slot_index(N_ARCH_SLOTS, model->shape.n_layers - 1);
-    uint64_t n_found = 0;
+    size_t n_experts = n_expert_entries(model);
     int rc = find_shared(model, err);
     if (rc)
         return rc;
     model->tensors = calloc(n_slots, sizeof(*model->tensors));
-    if (!model->tensors)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a directory of %zu",
-                         n_slots);
-    if (n_expert_entries(model))
-        model->expert_tensors = calloc(n_expert_entries(model), sizeof(*model->expert_tensors));
-    if (n_expert_entries(model) && !model->expert_tensors)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a directory of %zu",
-                         n_expert_entries(model));
-    for (uint32_t i = 0; i < source->n_tensors; i++) {
-        rc = find_tensors(model, &source->tensors[i], &n_found, err);
-        if (rc)
-            return rc;
-    }
-    if (!model->tensors[ARCH_OUTPUT]) {
-        const struct arch_tensor *row = arch_find_tensor(source, ARCH_OUTPUT);
-        if (model->arch->output != ARCH_OUTPUT_TIED_IF_ABSENT || !row)
-            return checkpoint_missing_tensor(model->ckpt, row ? row->name : "(output matrix)", err);
-        model->tied_output = true;
-    }
-    return n_found == checkpoint_n_tensors(model->ckpt) ? 0 : refuse_unused_tensors(model, err);
+    model->expert_tensors = n_experts ? calloc(n_experts, sizeof(*model->expert_tensors)) : NULL;
+    bool *bound = calloc(checkpoint_n_tensors(model->ckpt) + 1, sizeof(*bound));
+    if (!model->tensors || (n_experts && !model->expert_tensors) || !bound)
+        rc = out_of_memory(n_slots + n_experts, err);
+    for (uint32_t i = 0; !rc && i < source->n_tensors; i++)
+        rc = bind_row(model, &source->tensors[i], bound, err);
+    if (!rc)
+        rc = tie_output(model, err);
+    if (!rc)
+        rc = refuse_unused_tensors(model, bound, err);
+    free(bound);
+    return rc;
 }
 
 #define LAYER_OFFSET(field) offsetof(struct model_layer, field)
@@ -518,6 +514,8 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
     rc = shape_read(ckpt, model->arch, &model->source, prefix, &model->shape, err);
     if (!rc)
         rc = bind_tensors(model, err);
+    if (!rc)
+        rc = shape_keys_check_tensors(model, prefix, err);
     if (!rc)
         fill_info(model);
     return rc;

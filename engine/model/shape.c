@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/format/escape.h"
+#include "engine/model/shape_keys.h"
 #include "engine/model/shape_layers.h"
 #include "engine/model/shape_reader.h"
 
@@ -28,7 +29,7 @@ static int read_sizes(struct shape_reader *r, struct model_shape *s)
 }
 
 /* The first of the names that the file has. */
-static const struct checkpoint_tensor *find_tensor(const struct checkpoint *ckpt, const char *names)
+static const struct checkpoint_tensor *find_global(const struct checkpoint *ckpt, const char *names)
 {
     char name[SHAPE_MAX_KEY];
     const struct checkpoint_tensor *tensor = NULL;
@@ -43,7 +44,7 @@ static const struct checkpoint_tensor *find_tensor(const struct checkpoint *ckpt
 static int read_vocab(struct shape_reader *r, struct model_shape *s)
 {
     const struct arch_tensor *row = arch_find_tensor(r->source, ARCH_TOKEN_EMBD);
-    const struct checkpoint_tensor *embd = row ? find_tensor(r->ckpt, row->name) : NULL;
+    const struct checkpoint_tensor *embd = row ? find_global(r->ckpt, row->name) : NULL;
     if (!embd && row && row->required)
         return checkpoint_missing_tensor(r->ckpt, row->name, r->err);
     s->n_vocab_rows = embd ? (uint32_t)embd->n_rows : 0;
@@ -51,6 +52,11 @@ static int read_vocab(struct shape_reader *r, struct model_shape *s)
                               &s->n_vocab_rows);
     if (rc)
         return rc;
+    bool may_tie = true;
+    rc = shape_reader_bool(r, ARCH_PARAM_TIED, 0, &may_tie);
+    if (rc)
+        return rc;
+    s->needs_output = !may_tie;
     uint64_t n_tokens = checkpoint_n_tokens(r->ckpt);
     s->vocab_size = n_tokens && n_tokens < s->n_vocab_rows ? (uint32_t)n_tokens : s->n_vocab_rows;
     return 0;
@@ -71,7 +77,7 @@ static int unknown_word(struct shape_reader *r, const char *text, const char *wh
 static bool has_tensor(const struct shape_reader *r, enum arch_slot slot)
 {
     const struct arch_tensor *row = arch_find_tensor(r->source, slot);
-    return row && find_tensor(r->ckpt, row->name);
+    return row && find_global(r->ckpt, row->name);
 }
 
 static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_set *s)
@@ -151,6 +157,13 @@ static int read_longrope(struct shape_reader *r, const struct model_shape *shape
         "them");
 }
 
+/* True if the file has a key of the parameter; then r->key is that key. */
+static bool has_key(struct shape_reader *r, enum arch_param_id id, uint32_t of)
+{
+    const struct arch_param *row = arch_find_param(r->source, id, of);
+    return row && row->key && shape_reader_find(r, row->key);
+}
+
 static int read_rope(struct shape_reader *r, const struct model_shape *shape, uint32_t of,
                      uint32_t k_dim, struct rope_set *s)
 {
@@ -186,8 +199,13 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
     double share = 1;
     int rc = shape_reader_f64(r, ARCH_PARAM_ROT_SHARE, of, 0, 1, SHAPE_UNSET, &share);
     s->n_rot = (uint32_t)(share * k_dim);
+    uint32_t share_rot = s->n_rot;
     if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_ROT_DIM, of, 1, k_dim, s->n_rot, &s->n_rot);
+        rc = shape_reader_u32(r, ARCH_PARAM_ROT_DIM, of, 1, k_dim, share_rot, &s->n_rot);
+    if (!rc && s->n_rot != share_rot && has_key(r, ARCH_PARAM_ROT_SHARE, of))
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " rotating dimensions; another key gives %" PRIu32,
+                                  share_rot, s->n_rot);
     if (!rc && (!s->n_rot || s->n_rot % 2))
         rc = checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu32 " is odd", s->n_rot);
     for (size_t i = 0; !rc && i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -228,6 +246,22 @@ static int read_ropes(struct shape_reader *r, struct model_shape *s)
 
 /* --- scales --- */
 
+/* ALiBi slopes depend on the number of heads, and are the same in all layers. */
+static int check_alibi(struct shape_reader *r, const struct model_shape *s)
+{
+    for (uint32_t i = 1; s->alibi_bias > 0 && i < s->n_layers; i++) {
+        if (s->layers[i].n_heads == s->layers[0].n_heads)
+            continue;
+        shape_reader_find(r, arch_find_param(r->source, ARCH_PARAM_HEADS, 0)->key);
+        return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                      "%" PRIu32 " heads in layer 0 and %" PRIu32
+                                      " in layer %" PRIu32 " are not known with ALiBi; use a model "
+                                      "with equal layers",
+                                      s->layers[0].n_heads, s->layers[i].n_heads, i);
+    }
+    return 0;
+}
+
 static int read_scales(struct shape_reader *r, struct model_shape *s)
 {
     double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0;
@@ -264,6 +298,9 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
         return rc;
     if (scale_layers == s->n_layers && s->layers[0].n_heads)
         attn_dim = (double)s->hidden_dim / s->layers[0].n_heads;
+    rc = check_alibi(r, s);
+    if (rc)
+        return rc;
     s->norm_eps = (float)eps;
     s->embed_scale = (float)embed;
     s->residual_scale = (float)residual;
@@ -317,6 +354,19 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
     return n < limit ? n : limit;
 }
 
+/* The width of each expert. Files with experts in all layers may give it as that of the FFN. */
+static int read_expert_ffn(struct shape_reader *r, uint32_t *out)
+{
+    const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_EXPERT_FFN, 0);
+    uint32_t derived = 0;
+    if (row && row->absent == ARCH_ABSENT_DERIVE && !shape_reader_find(r, row->key)) {
+        int rc = shape_reader_u32(r, ARCH_PARAM_FFN, 0, 1, MODEL_MAX_FFN, 0, &derived);
+        if (rc)
+            return rc;
+    }
+    return shape_reader_u32(r, ARCH_PARAM_EXPERT_FFN, 0, 1, MODEL_MAX_FFN, derived, out);
+}
+
 static int read_experts(struct shape_reader *r, struct model_shape *s)
 {
     struct model_experts *e = &s->experts;
@@ -329,7 +379,7 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
     rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS_USED, 0, 1, at_most(e->n, EXPERTS_MAX_USED), 0,
                           &e->n_used);
     if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_FFN, 0, 1, MODEL_MAX_FFN, 0, &e->ffn_dim);
+        rc = read_expert_ffn(r, &e->ffn_dim);
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_SHARED_COUNT, 0, 0,
                               e->ffn_dim ? MODEL_MAX_FFN / e->ffn_dim : 0, 0, &n_shared);
@@ -366,76 +416,6 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
     return rc;
 }
 
-/* --- unknown keys --- */
-
-static bool known_key(const struct arch_source *source, const char *key)
-{
-    for (uint32_t i = 0; i < source->n_params; i++)
-        if (source->params[i].key && arch_names_have(source->params[i].key, key))
-            return true;
-    for (uint32_t i = 0; i < source->n_patterns; i++)
-        if (source->patterns[i].key && arch_names_have(source->patterns[i].key, key))
-            return true;
-    return false;
-}
-
-static const struct arch_fixed_key *fixed_key(const struct arch_source *source, const char *key)
-{
-    for (uint32_t i = 0; i < source->n_fixed_keys; i++) {
-        const char *name = source->fixed_keys[i].key;
-        size_t n = strlen(name);
-        if (strcmp(name, key) == 0 || (n && name[n - 1] == '*' && strncmp(name, key, n - 1) == 0))
-            return &source->fixed_keys[i];
-    }
-    return NULL;
-}
-
-static int check_fixed(struct shape_reader *r, const char *full, const struct arch_fixed_key *fixed)
-{
-    double value;
-    bool truth;
-    if (fixed->any_value)
-        return 0;
-    struct error ignored;
-    if (checkpoint_get_bool(r->ckpt, full, &truth, &ignored) == 0) {
-        value = truth ? 1 : 0;
-    } else {
-        int rc = checkpoint_get_f64(r->ckpt, full, &value, r->err);
-        if (rc)
-            return rc;
-    }
-    if (value == fixed->value)
-        return 0;
-    return checkpoint_unbuilt_key(
-        r->ckpt, full, r->err, "the value %g is not known, only %g is; use a model with that value",
-        value, fixed->value);
-}
-
-/* An unknown key of the architecture could change what the model computes, so it is refused. */
-static int check_keys(struct shape_reader *r)
-{
-    size_t n_prefix = strlen(r->prefix);
-    for (uint64_t i = 0; i < checkpoint_n_keys(r->ckpt); i++) {
-        const char *full = checkpoint_key(r->ckpt, i);
-        if (strncmp(full, r->prefix, n_prefix) != 0)
-            continue;
-        const char *key = full + n_prefix;
-        if (known_key(r->source, key))
-            continue;
-        const struct arch_fixed_key *fixed = fixed_key(r->source, key);
-        if (!fixed)
-            return checkpoint_unbuilt_key(
-                r->ckpt, full, r->err,
-                "this key is unknown in architecture %s and may change what the model "
-                "computes; use a model without the key, or a newer Sluice",
-                r->arch->name);
-        int rc = check_fixed(r, full, fixed);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
 int shape_read(const struct checkpoint *ckpt, const struct arch *arch,
                const struct arch_source *source, const char *prefix, struct model_shape *out_shape,
                struct error *err)
@@ -459,7 +439,7 @@ int shape_read(const struct checkpoint *ckpt, const struct arch *arch,
     if (!rc)
         rc = read_experts(&r, &shape);
     if (!rc)
-        rc = check_keys(&r);
+        rc = shape_keys_check(&r);
     if (rc)
         shape_fini(&shape);
     else

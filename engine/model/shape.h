@@ -72,6 +72,7 @@ struct model_shape {
     uint32_t n_draft_layers; /* in the file behind n_layers; not loaded */
     uint32_t vocab_size;     /* rows of the vocabulary matrices that are loaded; see n_vocab_rows */
     uint32_t n_vocab_rows;   /* rows in the file; rows beyond the file's tokens are not loaded */
+    bool needs_output; /* the file must have an output matrix, as its tie_word_embeddings says */
     enum arch_residual residual;
     float norm_eps;
     float embed_scale, residual_scale, logit_scale; /* 1: none */

@@ -19,11 +19,48 @@ static void set_kind(const struct shape_reader *r, struct model_layer *layer, en
         layer->ffn = &r->arch->ffns[kind];
 }
 
-static bool has_array(struct shape_reader *r, enum checkpoint_kind kind,
+static bool has_array(const struct shape_reader *r, const char *full, enum checkpoint_kind kind,
                       struct checkpoint_array *out_array)
 {
     struct error ignored;
-    return checkpoint_get_array(r->ckpt, r->key, kind, out_array, &ignored) == 0;
+    return checkpoint_get_array(r->ckpt, full, kind, out_array, &ignored) == 0;
+}
+
+static bool has_number(const struct shape_reader *r, const char *full)
+{
+    double number;
+    struct error ignored;
+    return checkpoint_get_f64(r->ckpt, full, &number, &ignored) == 0;
+}
+
+/* True if the key's value has the form that the row reads. Arrays go into *out_array. */
+static bool has_form(const struct shape_reader *r, const char *full, enum arch_pattern_form form,
+                     struct checkpoint_array *out_array)
+{
+    switch (form) {
+    case ARCH_PATTERN_LIST:
+        return has_array(r, full, CHECKPOINT_INT, out_array);
+    case ARCH_PATTERN_FLAGS:
+        return has_array(r, full, CHECKPOINT_BOOL, out_array) ||
+               has_array(r, full, CHECKPOINT_INT, out_array);
+    case ARCH_PATTERN_NAMES:
+        return has_array(r, full, CHECKPOINT_STRING, out_array);
+    case ARCH_PATTERN_WITHOUT:
+        return false;
+    default:
+        return has_number(r, full);
+    }
+}
+
+bool shape_layers_take(const struct shape_reader *r, const char *full, const char *key)
+{
+    struct checkpoint_array ignored;
+    for (uint32_t i = 0; i < r->source->n_patterns; i++) {
+        const struct arch_pattern *p = &r->source->patterns[i];
+        if (p->key && arch_names_have(p->key, key) && has_form(r, full, p->form, &ignored))
+            return true;
+    }
+    return false;
 }
 
 /* The number of a row's key. A negative number of ARCH_PATTERN_AFTER stands for the last layer. */
@@ -38,8 +75,8 @@ static int read_n(struct shape_reader *r, const struct arch_pattern *p, uint64_t
     return 0;
 }
 
-/* True if a row with the number n chooses layer i. */
-static bool is_chosen(enum arch_pattern_form form, uint32_t i, uint64_t n)
+/* True if a row with the number n gives layer i its kind. */
+static bool number_chooses(enum arch_pattern_form form, uint32_t i, uint64_t n)
 {
     if (!n && form != ARCH_PATTERN_AFTER)
         return false;
@@ -60,51 +97,49 @@ static int apply_number(struct shape_reader *r, const struct arch_pattern *p, st
 {
     uint64_t n = p->form == ARCH_PATTERN_AFTER ? UINT64_MAX : p->n;
     struct checkpoint_array array;
-    if (p->key && shape_reader_find(r, p->key)) {
-        if (has_array(r, CHECKPOINT_BOOL, &array) || has_array(r, CHECKPOINT_INT, &array))
-            return 0;
+    if (p->key && shape_reader_find(r, p->key) && has_form(r, r->key, p->form, &array)) {
         int rc = read_n(r, p, &n);
         if (rc)
             return rc;
     }
     for (uint32_t i = 0; i < s->n_layers; i++)
-        if (is_chosen(p->form, i, n))
+        if (number_chooses(p->form, i, n))
             set_kind(r, &s->layers[i], p->part, p->kind);
     return 0;
 }
 
-static int wrong_length(struct shape_reader *r, const struct checkpoint_array *array,
+/* An array per layer has an element for each layer of the model. Those of layers that only draft
+ * tokens may follow. */
+static int check_length(struct shape_reader *r, const struct checkpoint_array *array,
                         const struct model_shape *s)
 {
+    if (array->n == s->n_layers || array->n == (uint64_t)s->n_layers + s->n_draft_layers)
+        return 0;
     return checkpoint_bad_key(r->ckpt, r->key, r->err,
                               "%" PRIu64 " elements for %" PRIu32 " layers", array->n, s->n_layers);
 }
 
-static int apply_list(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+static int apply_list(struct shape_reader *r, const struct arch_pattern *p,
+                      const struct checkpoint_array *array, struct model_shape *s)
 {
-    struct checkpoint_array array;
-    if (!has_array(r, CHECKPOINT_INT, &array))
-        return 0;
-    for (uint64_t i = 0; i < array.n; i++) {
-        int64_t layer = checkpoint_array_int(&array, i);
+    for (uint64_t i = 0; i < array->n; i++) {
+        int64_t layer = checkpoint_array_int(array, i);
         if (layer < 0 || layer >= s->n_layers)
-            return checkpoint_bad_key(r->ckpt, r->key, r->err, "layer %" PRId64 " is not in 0..%u",
-                                      layer, s->n_layers - 1);
+            return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                      "layer %" PRId64 " is not in 0..%" PRIu32, layer,
+                                      s->n_layers - 1);
         set_kind(r, &s->layers[layer], p->part, p->kind);
     }
     return 0;
 }
 
-static int apply_flags(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+static int apply_flags(struct shape_reader *r, const struct arch_pattern *p,
+                       const struct checkpoint_array *array, struct model_shape *s)
 {
-    struct checkpoint_array array;
-    if (!has_array(r, CHECKPOINT_BOOL, &array) && !has_array(r, CHECKPOINT_INT, &array))
-        return 0;
-    if (array.n < s->n_layers)
-        return wrong_length(r, &array, s);
-    for (uint32_t i = 0; i < s->n_layers; i++)
-        set_kind(r, &s->layers[i], p->part, checkpoint_array_int(&array, i) ? p->kind : p->rest);
-    return 0;
+    int rc = check_length(r, array, s);
+    for (uint32_t i = 0; !rc && i < s->n_layers; i++)
+        set_kind(r, &s->layers[i], p->part, checkpoint_array_int(array, i) ? p->kind : p->rest);
+    return rc;
 }
 
 static const char *kind_name(const struct arch *arch, enum arch_part part, uint32_t kind)
@@ -114,16 +149,13 @@ static const char *kind_name(const struct arch *arch, enum arch_part part, uint3
     return kind < arch->n_ffns ? arch->ffns[kind].name : NULL;
 }
 
-static int apply_names(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+static int apply_names(struct shape_reader *r, const struct arch_pattern *p,
+                       const struct checkpoint_array *array, struct model_shape *s)
 {
-    struct checkpoint_array array;
-    if (!has_array(r, CHECKPOINT_STRING, &array))
-        return 0;
-    if (array.n < s->n_layers)
-        return wrong_length(r, &array, s);
-    for (uint32_t i = 0; i < s->n_layers; i++) {
+    int rc = check_length(r, array, s);
+    for (uint32_t i = 0; !rc && i < s->n_layers; i++) {
         size_t n = 0;
-        const char *text = checkpoint_array_string(&array, i, &n), *name;
+        const char *text = checkpoint_array_string(array, i, &n), *name;
         uint32_t kind = 0;
         while ((name = kind_name(r->arch, p->part, kind)) != NULL &&
                (strlen(name) != n || memcmp(name, text, n) != 0))
@@ -137,12 +169,13 @@ static int apply_names(struct shape_reader *r, const struct arch_pattern *p, str
                 i, escape_text(text, n, escaped), r->arch->name);
         set_kind(r, &s->layers[i], p->part, kind);
     }
-    return 0;
+    return rc;
 }
 
 static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
                          struct model_shape *s)
 {
+    struct checkpoint_array array;
     if (p->form <= ARCH_PATTERN_AFTER)
         return apply_number(r, p, s);
     if (shape_reader_find(r, p->key) == (p->form == ARCH_PATTERN_WITHOUT))
@@ -152,9 +185,12 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
             set_kind(r, &s->layers[i], p->part, p->kind);
         return 0;
     }
+    if (!has_form(r, r->key, p->form, &array))
+        return 0;
     if (p->form == ARCH_PATTERN_LIST)
-        return apply_list(r, p, s);
-    return p->form == ARCH_PATTERN_FLAGS ? apply_flags(r, p, s) : apply_names(r, p, s);
+        return apply_list(r, p, &array, s);
+    return p->form == ARCH_PATTERN_FLAGS ? apply_flags(r, p, &array, s)
+                                         : apply_names(r, p, &array, s);
 }
 
 /* --- numbers per layer --- */

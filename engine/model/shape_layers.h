@@ -7,3 +7,7 @@
 /* Allocates and fills s->layers. s->n_layers and s->hidden_dim are set. After an error the caller
  * frees the layers. */
 int shape_layers_read(struct shape_reader *r, struct model_shape *s);
+
+/* True if a pattern with this key knows the form of the key's value. `full` is the key with its
+ * prefix. */
+bool shape_layers_take(const struct shape_reader *r, const char *full, const char *key);

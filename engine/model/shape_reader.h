@@ -26,8 +26,9 @@ struct shape_reader {
  * true if the file has it. */
 bool shape_reader_find(struct shape_reader *r, const char *keys);
 
-/* A parameter of a rope set or mixer. Where the mixer has no row of its own, mixer 0's counts. The
- * calls leave *out untouched if the source has no row at all. */
+/* --- the values of parameters ---
+ * `of` is a rope set or a mixer. Where the mixer has no row of its own, mixer 0's counts. The calls
+ * leave *out untouched if the source has no row at all. */
 
 /* An integer in [min, limit] of a layer: a number for all layers, or the layer's element of an
  * array. `derived` is the value if the key is absent and the row says DERIVE. */

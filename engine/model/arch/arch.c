@@ -326,6 +326,12 @@ static bool mixer_is_sound(const struct arch_mixer *m, const struct arch_source 
         return false;
     if (m->head_norm_scope && (bare || !weights))
         return false;
+    /* A rank then computes all heads of Q and K. The decoder takes the rank's own after the norm
+     * and before rope, and copies no keys as values. */
+    const struct arch_tensor *values = arch_find_tensor(source, ARCH_ATTN_V);
+    if (m->head_norm_scope == ARCH_SCOPE_WHOLE &&
+        (m->norm_after_rope || !values || !values->required))
+        return false;
     return (attends && (bare || weights)) || (!m->head_norm && !m->norm_after_rope);
 }
 
@@ -344,7 +350,7 @@ static bool ffn_is_sound(const struct arch_ffn *f, const struct arch_source *sou
 }
 
 /* True if a pattern can choose the kind. */
-static bool is_chosen(const struct arch_source *source, enum arch_part part, uint32_t kind)
+static bool can_choose(const struct arch_source *source, enum arch_part part, uint32_t kind)
 {
     for (uint32_t i = 0; i < source->n_patterns; i++) {
         const struct arch_pattern *p = &source->patterns[i];
@@ -362,20 +368,30 @@ static bool kinds_are_sound(const struct arch *arch, const struct arch_source *s
         arch->n_ffns > ARCH_MAX_FFNS)
         return false;
     for (uint32_t i = 0; i < arch->n_mixers; i++) {
-        if (!mixer_is_sound(&arch->mixers[i], source) || !is_chosen(source, ARCH_PART_MIXER, i))
+        if (!mixer_is_sound(&arch->mixers[i], source) || !can_choose(source, ARCH_PART_MIXER, i))
             return false;
         has_rope |= arch->mixers[i].rope != ARCH_NO_ROPE;
     }
     for (uint32_t i = 0; i < arch->n_ffns; i++)
-        if (!ffn_is_sound(&arch->ffns[i], source) || !is_chosen(source, ARCH_PART_FFN, i))
+        if (!ffn_is_sound(&arch->ffns[i], source) || !can_choose(source, ARCH_PART_FFN, i))
             return false;
     return has_rope == (source->rope_style != ROPE_NONE);
+}
+
+/* Values that the rule does not read must be 0. */
+static bool fixed_key_is_sound(const struct arch_fixed_key *k, const struct arch_source *source)
+{
+    bool has_slot = (unsigned)k->slot < N_ARCH_SLOTS && arch_find_tensor(source, k->slot);
+    if ((unsigned)k->rule > ARCH_KEY_TENSOR || (k->text != NULL) != (k->rule == ARCH_KEY_TEXT) ||
+        (k->rule != ARCH_KEY_NUMBER && k->value != 0))
+        return false;
+    return k->rule == ARCH_KEY_TENSOR ? has_slot : !k->slot;
 }
 
 bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source)
 {
     for (uint32_t i = 0; i < source->n_fixed_keys; i++)
-        if (source->fixed_keys[i].any_value && source->fixed_keys[i].value != 0)
+        if (!fixed_key_is_sound(&source->fixed_keys[i], source))
             return false;
     if ((source->variant != NULL) != (source->variant_key != NULL) ||
         (source->variant && !arch_find_named(source->variant)) ||

@@ -245,7 +245,9 @@ enum arch_param_id {
     ARCH_PARAM_WINDOW,     /* 0: no window */
     ARCH_PARAM_USE_WINDOW, /* bool; false: no window */
     ARCH_PARAM_CHUNK,
-    ARCH_PARAM_ALIBI_BIAS,     /* the largest ALiBi bias, from which the slopes follow */
+    ARCH_PARAM_ALIBI_BIAS, /* the largest ALiBi bias, from which the slopes follow */
+    /* bool; false: the file must have an output matrix */
+    ARCH_PARAM_TIED,
     ARCH_PARAM_PARALLEL,       /* bool; replaces the architecture's residual */
     ARCH_PARAM_ACTIVATION,     /* a name; replaces the FFNs' activation */
     ARCH_PARAM_EMBED_SCALE,    /* multiplies the embedding; derived: √hidden */
@@ -262,20 +264,20 @@ enum arch_param_id {
     ARCH_PARAM_TEMPERATURE_LENGTH,
     ARCH_PARAM_EXPERTS,
     ARCH_PARAM_EXPERTS_USED,
-    ARCH_PARAM_EXPERT_FFN,
+    ARCH_PARAM_EXPERT_FFN, /* derived: ARCH_PARAM_FFN */
     ARCH_PARAM_SHARED_FFN,
     ARCH_PARAM_SHARED_COUNT, /* in its place: shared experts of ARCH_PARAM_EXPERT_FFN each */
     ARCH_PARAM_EXPERT_GROUPS,
     ARCH_PARAM_EXPERT_GROUPS_USED,
     ARCH_PARAM_EXPERT_RENORM, /* bool: the chosen weights are divided by their sum */
     ARCH_PARAM_EXPERT_SCALE,  /* multiplies the weights at last */
-    ARCH_PARAM_EXPERT_SCORE,  /* 0 the router's, 1 softmax, 2 sigmoid, 3 softmax of the chosen, 4
-                                 √softplus */
-    ARCH_PARAM_ROT_DIM,       /* this and the following ones: of a rope set */
-    ARCH_PARAM_ROT_SHARE,     /* part of the key dimension, in place of a number */
+    /* 0 the router's, 1 softmax, 2 sigmoid, 3 softmax of the chosen, 4 √softplus */
+    ARCH_PARAM_EXPERT_SCORE,
+    ARCH_PARAM_ROT_DIM,   /* this and the following ones: of a rope set */
+    ARCH_PARAM_ROT_SHARE, /* part of the key dimension, in place of a number */
     ARCH_PARAM_ROPE_BASE,
-    ARCH_PARAM_ROPE_ALPHA, /* multiplies the base by alpha^(n/(n − 2)), n = rotating dims; 0: none
-                            */
+    /* multiplies the base by alpha^(n/(n − 2)), n = rotating dims; 0: does not */
+    ARCH_PARAM_ROPE_ALPHA,
     ARCH_PARAM_ROPE_SCALING, /* "none", "linear", "llama3", "yarn", "longrope" */
     ARCH_PARAM_ROPE_FACTOR,
     ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
@@ -303,22 +305,49 @@ enum arch_absent {
 /* A hyper-parameter read from the metadata. A parameter without a row has its neutral value. */
 struct arch_param {
     enum arch_param_id id;
-    /* Key without the architecture's name: "attention.head_count". Several keys are separated by
-     * '|'; the first that the file has is taken. NULL: a constant. */
+    /* Key without the architecture's name: "attention.head_count". Several spellings are separated
+     * by '|'. Those that the file has must have one value. NULL: a constant. */
     const char *key;
     enum arch_absent absent;
     double fallback;
     uint32_t of; /* rope set; or mixer, where 0 stands for all mixers without a row of their own */
 };
 
-/* A key that the decoder does not need (any_value), or for which only `value` is supported. A key
- * that ends with '*' stands for all keys with that beginning. Every other unknown key is refused by
- * name. */
+/* The values that a key without a parameter may have. */
+enum arch_key_rule {
+    ARCH_KEY_ANY,    /* any value: the decoder does not need the key */
+    ARCH_KEY_NUMBER, /* `value`; for a bool 0 or 1 */
+    ARCH_KEY_TEXT,   /* a text among those of `text`, which '|' separates */
+    ARCH_KEY_TENSOR, /* a bool: true if the file has a tensor of `slot`, false if it has none */
+};
+
+/* A key that is no parameter. In an array, each element must keep the rule. A key that ends with
+ * '*' stands for all keys with that beginning. Every other unknown key is refused by name. */
 struct arch_fixed_key {
     const char *key;
-    bool any_value;
+    enum arch_key_rule rule;
     double value;
+    const char *text;
+    enum arch_slot slot;
 };
+
+/* Rows of fixed keys. */
+#define ARCH_ANY_VALUE(key_)                                                                       \
+    {                                                                                              \
+        .key = (key_), .rule = ARCH_KEY_ANY                                                        \
+    }
+#define ARCH_ONE_VALUE(key_, value_)                                                               \
+    {                                                                                              \
+        .key = (key_), .rule = ARCH_KEY_NUMBER, .value = (value_)                                  \
+    }
+#define ARCH_ONE_TEXT(key_, text_)                                                                 \
+    {                                                                                              \
+        .key = (key_), .rule = ARCH_KEY_TEXT, .text = (text_)                                      \
+    }
+#define ARCH_HAS_TENSOR(key_, slot_)                                                               \
+    {                                                                                              \
+        .key = (key_), .rule = ARCH_KEY_TENSOR, .slot = (slot_)                                    \
+    }
 
 /* --- patterns --- */
 
@@ -340,7 +369,8 @@ enum arch_pattern_form {
 };
 
 /* Chooses the kinds of layers. All layers begin with kind 0. The rows apply in order; so a later
- * row wins. A row whose key has another form in the file does nothing. */
+ * row wins. A row whose key has another form in the file does nothing. A key of which no row knows
+ * the form is refused, unless a fixed key allows its value. */
 struct arch_pattern {
     enum arch_part part;
     enum arch_pattern_form form;
@@ -389,6 +419,10 @@ struct arch {
 };
 
 #define ARCH_N_OF(array) (uint32_t)(sizeof(array) / sizeof((array)[0]))
+
+/* Spellings of the rope base in config.json. */
+#define ARCH_HF_ROPE_BASE                                                                          \
+    "rope_parameters.rope_theta|rope_parameters.full_attention.rope_theta|rope_theta"
 
 /* All architectures. */
 #define ARCH_EACH(X)                                                                               \

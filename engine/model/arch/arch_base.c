@@ -51,9 +51,9 @@ static const struct arch_param gguf_params[] = {
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    {"rope.scaling.finetuned", true, 0}, /* describes training, not inference */
-    {"tensor_data_layout", true, 0},     /* a remark by old converters */
-    {"attention.causal", false, 1},
+    ARCH_ANY_VALUE("rope.scaling.finetuned"), /* describes training, not inference */
+    ARCH_ANY_VALUE("tensor_data_layout"),     /* a remark by old converters */
+    ARCH_ONE_VALUE("attention.causal", 1),
 };
 
 const struct arch_source arch_base_gguf = {
@@ -70,48 +70,53 @@ const struct arch_source arch_base_gguf = {
 
 /* Keys that describe the file, training or generation, and classes of other parts. */
 static const struct arch_fixed_key hf_keys[] = {
-    {"architectures", true, 0},
-    {"model_type", true, 0},
-    {"transformers_version", true, 0},
-    {"dtype", true, 0},
-    {"torch_dtype", true, 0},
-    {"use_cache", true, 0},
-    {"initializer_range", true, 0},
-    {"attention_dropout", true, 0},
-    {"bos_token_id", true, 0},
-    {"eos_token_id", true, 0},
-    {"pad_token_id", true, 0},
-    {"tie_word_embeddings", true, 0}, /* the file's output matrix decides */
-    {"generation_config.*", true, 0},
-    {"_name_or_path", true, 0},
-    {"auto_map.*", true, 0},
-    {"text_config.*", true, 0}, /* hf.h: only keys that the top level overrides stay there */
-    {"llm_config.*", true, 0},
-    {"unsloth_*", true, 0},
-    {"transformers.js_config.*", true, 0},
-    {"id2label.*", true, 0},
-    {"label2id.*", true, 0},
-    {"_num_labels", true, 0},
-    {"task_specific_params.*", true, 0},
-    {"tokenizer_class", true, 0},
-    {"_attn_implementation_autoset", true, 0},
-    {"attn_implementation", true, 0},
-    {"output_attentions", true, 0},
-    {"output_hidden_states", true, 0},
-    {"return_dict", true, 0},
-    {"chunk_size_feed_forward", true, 0},
-    {"is_encoder_decoder", false, 0},
-    {"gradient_checkpointing", true, 0},
-    {"do_sample", true, 0},
-    {"max_length", true, 0},
-    {"temperature", true, 0},
-    {"top_k", true, 0},
-    {"top_p", true, 0},
+    ARCH_ANY_VALUE("architectures"),
+    ARCH_ANY_VALUE("model_type"),
+    ARCH_ANY_VALUE("transformers_version"),
+    ARCH_ANY_VALUE("dtype"),
+    ARCH_ANY_VALUE("torch_dtype"),
+    ARCH_ANY_VALUE("use_cache"),
+    ARCH_ANY_VALUE("initializer_range"),
+    ARCH_ANY_VALUE("attention_dropout"),
+    ARCH_ANY_VALUE("bos_token_id"),
+    ARCH_ANY_VALUE("eos_token_id"),
+    ARCH_ANY_VALUE("pad_token_id"),
+    ARCH_ANY_VALUE("generation_config.*"),
+    ARCH_ANY_VALUE("_name_or_path"),
+    ARCH_ANY_VALUE("auto_map.*"),
+    ARCH_ANY_VALUE("text_config.*"), /* hf.h: only keys that the top level overrides stay there */
+    ARCH_ANY_VALUE("llm_config.*"),
+    ARCH_ANY_VALUE("unsloth_*"),
+    ARCH_ANY_VALUE("transformers.js_config.*"),
+    ARCH_ANY_VALUE("id2label.*"),
+    ARCH_ANY_VALUE("label2id.*"),
+    ARCH_ANY_VALUE("_num_labels"),
+    ARCH_ANY_VALUE("task_specific_params.*"),
+    ARCH_ANY_VALUE("tokenizer_class"),
+    ARCH_ANY_VALUE("_attn_implementation_autoset"),
+    ARCH_ANY_VALUE("attn_implementation"),
+    ARCH_ANY_VALUE("output_attentions"),
+    ARCH_ANY_VALUE("output_hidden_states"),
+    ARCH_ANY_VALUE("return_dict"),
+    ARCH_ANY_VALUE("chunk_size_feed_forward"),
+    ARCH_ONE_VALUE("is_encoder_decoder", 0),
+    ARCH_ANY_VALUE("gradient_checkpointing"),
+    ARCH_ANY_VALUE("do_sample"),
+    ARCH_ANY_VALUE("max_length"),
+    ARCH_ANY_VALUE("temperature"),
+    ARCH_ANY_VALUE("top_k"),
+    ARCH_ANY_VALUE("top_p"),
+};
+
+static const struct arch_param hf_key_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 const struct arch_source arch_base_hf_keys = {
     .format = "hf",
+    .params = hf_key_params,
     .fixed_keys = hf_keys,
+    .n_params = ARCH_N_OF(hf_key_params),
     .n_fixed_keys = ARCH_N_OF(hf_keys),
 };
 
@@ -157,10 +162,12 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_NORM_EPS, "rms_norm_eps", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_ACTIVATION, "hidden_act", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_ROT_SHARE, ROPE_OR("partial_rotary_factor", "partial_rotary_factor"),
      ARCH_ABSENT_FALLBACK, 1, 0},
-    {ARCH_PARAM_ROPE_BASE, ROPE_OR("rope_theta", "rope_theta"), ARCH_ABSENT_FALLBACK, 10000, 0},
-    {ARCH_PARAM_ROPE_SCALING, ROPE_OR("rope_type", "rope_scaling.rope_type|rope_scaling.type"),
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 10000, 0},
+    {ARCH_PARAM_ROPE_SCALING,
+     ROPE_OR("rope_type", "rope_parameters.type|rope_scaling.rope_type|rope_scaling.type"),
      ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_ROPE_FACTOR, ROPE("factor"), ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT, ROPE("original_max_position_embeddings"), ARCH_ABSENT_DERIVE,
@@ -176,8 +183,8 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"attention_bias", true, 0}, /* the file's tensors decide */
-    {"mlp_bias", true, 0},
+    ARCH_HAS_TENSOR("attention_bias", ARCH_ATTN_Q_BIAS),
+    ARCH_HAS_TENSOR("mlp_bias", ARCH_FFN_UP_BIAS),
 };
 
 static const struct arch_pattern hf_patterns[] = {

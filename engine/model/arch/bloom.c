@@ -43,7 +43,7 @@ static const struct arch_param gguf_params[] = {
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    {"attention.causal", false, 1},
+    ARCH_ONE_VALUE("attention.causal", 1),
 };
 
 /* Models that were saved as BloomModel lack the prefix. */
@@ -89,17 +89,17 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"apply_residual_connection_post_layernorm", false, 0},
-    {"hidden_dropout", true, 0},
-    {"pretraining_tp", true, 0},
-    {"slow_but_exact", true, 0},
-    {"attention_softmax_in_fp32", true, 0},
-    {"bias_dropout_fusion", true, 0},
-    {"masked_softmax_fusion", true, 0},
-    {"offset_alibi", true, 0}, /* a constant per row does not change a softmax */
-    {"skip_bias_add", true, 0},
-    {"skip_bias_add_qkv", true, 0},
-    {"unk_token_id", true, 0},
+    ARCH_ONE_VALUE("apply_residual_connection_post_layernorm", 0),
+    ARCH_ANY_VALUE("hidden_dropout"),
+    ARCH_ANY_VALUE("pretraining_tp"),
+    ARCH_ANY_VALUE("slow_but_exact"),
+    ARCH_ANY_VALUE("attention_softmax_in_fp32"),
+    ARCH_ANY_VALUE("bias_dropout_fusion"),
+    ARCH_ANY_VALUE("masked_softmax_fusion"),
+    ARCH_ANY_VALUE("offset_alibi"), /* a constant per row does not change a softmax */
+    ARCH_ANY_VALUE("skip_bias_add"),
+    ARCH_ANY_VALUE("skip_bias_add_qkv"),
+    ARCH_ANY_VALUE("unk_token_id"),
 };
 
 static const struct arch_source sources[] = {

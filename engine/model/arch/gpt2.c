@@ -42,7 +42,7 @@ static const struct arch_param gguf_params[] = {
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    {"attention.causal", false, 1},
+    ARCH_ONE_VALUE("attention.causal", 1),
 };
 
 /* Models that were saved as GPT2Model lack the prefix. */
@@ -85,15 +85,15 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"add_cross_attention", false, 0},
-    {"attn_pdrop", true, 0},
-    {"embd_pdrop", true, 0},
-    {"resid_pdrop", true, 0},
-    {"n_ctx", true, 0},                   /* the same as n_positions */
-    {"reorder_and_upcast_attn", true, 0}, /* concerns the arithmetic only */
-    {"scale_attn_by_inverse_layer_idx", false, 0},
-    {"scale_attn_weights", false, 1},
-    {"summary_*", true, 0}, /* for another head */
+    ARCH_ONE_VALUE("add_cross_attention", 0),
+    ARCH_ANY_VALUE("attn_pdrop"),
+    ARCH_ANY_VALUE("embd_pdrop"),
+    ARCH_ANY_VALUE("resid_pdrop"),
+    ARCH_ANY_VALUE("n_ctx"),                   /* transformers does not read this key */
+    ARCH_ANY_VALUE("reorder_and_upcast_attn"), /* concerns the arithmetic only */
+    ARCH_ONE_VALUE("scale_attn_by_inverse_layer_idx", 0),
+    ARCH_ONE_VALUE("scale_attn_weights", 1),
+    ARCH_ANY_VALUE("summary_*"), /* for another head */
 };
 
 static const struct arch_source sources[] = {

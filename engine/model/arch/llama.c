@@ -8,8 +8,8 @@ static const struct arch_tensor gguf_tensors[] = {
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    {"expert_count", false, 0}, /* with experts, the file is of mixtral.c */
-    {"expert_used_count", false, 0},
+    ARCH_ONE_VALUE("expert_count", 0), /* with experts, the file is of mixtral.c */
+    ARCH_ONE_VALUE("expert_used_count", 0),
 };
 
 static const struct arch_param gguf_params[] = {
@@ -21,9 +21,9 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"pretraining_tp", true, 0},    /* concerns the arithmetic only */
-    {"rope_interleaved", false, 0}, /* a remark of SmolLM2 */
-    {"is_llama_config", true, 0},   /* the same */
+    ARCH_ANY_VALUE("pretraining_tp"),      /* concerns the arithmetic only */
+    ARCH_ONE_VALUE("rope_interleaved", 0), /* a remark of SmolLM2 */
+    ARCH_ANY_VALUE("is_llama_config"),     /* the same */
 };
 
 static const struct arch_source sources[] = {

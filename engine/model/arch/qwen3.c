@@ -12,10 +12,14 @@ static const struct arch_tensor hf_tensors[] = {
     {ARCH_ATTN_K_NORM, true, "model.layers.%u.self_attn.k_norm.weight", ARCH_TRANSFORM_NONE},
 };
 
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 128, 0},
+};
+
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"use_sliding_window", false, 0},
-    {"sliding_window", true, 0}, /* without effect if use_sliding_window is false */
-    {"max_window_layers", true, 0},
+    ARCH_ONE_VALUE("use_sliding_window", 0),
+    ARCH_ANY_VALUE("sliding_window"), /* without effect if use_sliding_window is false */
+    ARCH_ANY_VALUE("max_window_layers"),
 };
 
 static const struct arch_source sources[] = {
@@ -32,8 +36,10 @@ static const struct arch_source sources[] = {
         .format = "hf",
         .aliases = "Qwen3ForCausalLM|qwen3",
         .rope_style = ROPE_HALF,
+        .params = hf_params,
         .fixed_keys = hf_fixed_keys,
         .tensors = hf_tensors,
+        .n_params = ARCH_N_OF(hf_params),
         .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
         .n_tensors = ARCH_N_OF(hf_tensors),
     },

@@ -28,14 +28,16 @@ static const struct arch_param command_r_gguf_params[] = {
 };
 
 static const struct arch_param command_r_hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 500000, 0},
     {ARCH_PARAM_NORM_EPS, "layer_norm_eps", ARCH_ABSENT_FALLBACK, 1e-5, 0},
     {ARCH_PARAM_LOGIT_SCALE, "logit_scale", ARCH_ABSENT_FALLBACK, 0.0625, 0},
 };
 
 static const struct arch_fixed_key command_r_hf_fixed_keys[] = {
-    {"use_qk_norm", true, 0},      /* the file's tensors decide */
-    {"model_max_length", true, 0}, /* concerns the tokenizer */
-    {"pretraining_tp", true, 0},
+    ARCH_HAS_TENSOR("use_qk_norm", ARCH_ATTN_Q_NORM),
+    ARCH_ANY_VALUE("model_max_length"), /* concerns the tokenizer */
+    ARCH_ANY_VALUE("pretraining_tp"),
 };
 
 static const struct arch_source command_r_sources[] = {
@@ -97,29 +99,29 @@ static const struct arch_pattern cohere2_gguf_patterns[] = {
 };
 
 static const struct arch_param cohere2_hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_NORM_EPS, "layer_norm_eps", ARCH_ABSENT_FALLBACK, 1e-5, 0},
     {ARCH_PARAM_LOGIT_SCALE, "logit_scale", ARCH_ABSENT_FALLBACK, 0.0625, 0},
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 4096, 0},
 };
 
 static const struct arch_pattern cohere2_hf_patterns[] = {
-    {ARCH_PART_MIXER, ARCH_PATTERN_LAST_OF, "sliding_window_pattern|_sliding_window_pattern", 4,
-     FULL, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_LAST_OF,
+     "sliding_window_pattern|_sliding_window_pattern|layer_switch", 4, FULL, 0},
     {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
 };
 
 /* Published configs describe the block again in words of other programs. */
 static const struct arch_fixed_key cohere2_hf_fixed_keys[] = {
-    {"cache_implementation", true, 0},
-    {"layer_switch", true, 0},
-    {"order_of_interleaved_layers", true, 0},
-    {"position_embedding_type", true, 0},
-    {"rotary_pct", false, 1},
-    {"use_embedding_sharing", true, 0},
-    {"use_gated_activation", false, 1},
-    {"use_parallel_block", false, 1},
-    {"use_parallel_embedding", true, 0},
-    {"use_qk_norm", false, 0},
+    ARCH_ANY_VALUE("cache_implementation"),
+    ARCH_ONE_TEXT("order_of_interleaved_layers", "local_attn_first"),
+    ARCH_ONE_TEXT("position_embedding_type", "rope_gptj"),
+    ARCH_ONE_VALUE("rotary_pct", 1),
+    ARCH_ANY_VALUE("use_embedding_sharing"),
+    ARCH_ONE_VALUE("use_gated_activation", 1),
+    ARCH_ONE_VALUE("use_parallel_block", 1),
+    ARCH_ANY_VALUE("use_parallel_embedding"),
+    ARCH_ONE_VALUE("use_qk_norm", 0),
 };
 
 static const struct arch_source cohere2_sources[] = {

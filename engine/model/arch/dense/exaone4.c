@@ -42,12 +42,14 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_pattern hf_patterns[] = {
+    {ARCH_PART_MIXER, ARCH_PATTERN_FIRST_OF, NULL, 1, SLIDING, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_LAST_OF, "sliding_window_pattern", 4, FULL, 0},
     {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
     {ARCH_PART_MIXER, ARCH_PATTERN_WITHOUT, "sliding_window", 0, UNLIMITED, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"sliding_window_pattern", true, 0}, /* layer_types has the pattern */
+    ARCH_ONE_TEXT("sliding_window_pattern", "LLLG"), /* the default, as published models spell it */
 };
 
 static const struct arch_source sources[] = {

@@ -35,8 +35,9 @@ static const struct arch_param gemma2_gguf_params[] = {
 };
 
 static const struct arch_param gemma2_hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EMBED_SCALE, NULL, ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 4096, 0},
+    {ARCH_PARAM_WINDOW, "sliding_window|sliding_window_size", ARCH_ABSENT_FALLBACK, 4096, 0},
     {ARCH_PARAM_ATTN_SOFTCAP, "attn_logit_softcapping", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_FINAL_SOFTCAP, "final_logit_softcapping", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_ATTN_SCALE_DIM, "query_pre_attn_scalar", ARCH_ABSENT_FALLBACK, 256, 0},
@@ -54,10 +55,9 @@ static const struct arch_pattern gemma2_hf_patterns[] = {
 };
 
 static const struct arch_fixed_key gemma_hf_fixed_keys[] = {
-    {"hidden_act", true, 0}, /* hidden_activation replaces this key */
-    {"use_bidirectional_attention", false, 0},
-    {"cache_implementation", true, 0},
-    {"sliding_window_size", true, 0}, /* the same as sliding_window */
+    ARCH_ANY_VALUE("hidden_act"), /* transformers reads hidden_activation only */
+    ARCH_ONE_VALUE("use_bidirectional_attention", 0),
+    ARCH_ANY_VALUE("cache_implementation"),
 };
 
 static const struct arch_source gemma2_sources[] = {
@@ -142,6 +142,7 @@ static const struct arch_param gemma3_gguf_params[] = {
 };
 
 static const struct arch_param gemma3_hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EMBED_SCALE, NULL, ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 4096, 0},
     {ARCH_PARAM_ATTN_SOFTCAP, "attn_logit_softcapping", ARCH_ABSENT_FALLBACK, 0, 0},
@@ -177,15 +178,15 @@ static const struct arch_pattern gemma3_hf_patterns[] = {
 
 /* With the keys of the wrapper for images. */
 static const struct arch_fixed_key gemma3_hf_fixed_keys[] = {
-    {"hidden_act", true, 0}, /* hidden_activation replaces this key */
-    {"use_bidirectional_attention", false, 0},
-    {"cache_implementation", true, 0},
-    {"vision_config.*", true, 0},
-    {"mm_tokens_per_image", true, 0},
-    {"boi_token_index", true, 0},
-    {"eoi_token_index", true, 0},
-    {"image_token_index", true, 0},
-    {"image_token_id", true, 0},
+    ARCH_ANY_VALUE("hidden_act"), /* transformers reads hidden_activation only */
+    ARCH_ONE_VALUE("use_bidirectional_attention", 0),
+    ARCH_ANY_VALUE("cache_implementation"),
+    ARCH_ANY_VALUE("vision_config.*"),
+    ARCH_ANY_VALUE("mm_tokens_per_image"),
+    ARCH_ANY_VALUE("boi_token_index"),
+    ARCH_ANY_VALUE("eoi_token_index"),
+    ARCH_ANY_VALUE("image_token_index"),
+    ARCH_ANY_VALUE("image_token_id"),
 };
 
 static const struct arch_source gemma3_sources[] = {

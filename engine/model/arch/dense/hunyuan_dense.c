@@ -19,11 +19,11 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"eod_token_id", true, 0},        {"pretraining_tp", true, 0},
-    {"use_qk_norm", false, 1},        {"use_cla", false, 0},
-    {"cla_share_factor", true, 0}, /* without effect if use_cla is false */
-    {"use_rotary_pos_emb", false, 1}, {"norm_type", true, 0},
-    {"org_vocab_size", true, 0},
+    ARCH_ANY_VALUE("eod_token_id"),          ARCH_ANY_VALUE("pretraining_tp"),
+    ARCH_ONE_VALUE("use_qk_norm", 1),        ARCH_ONE_VALUE("use_cla", 0),
+    ARCH_ANY_VALUE("cla_share_factor"), /* without effect if use_cla is false */
+    ARCH_ONE_VALUE("use_rotary_pos_emb", 1), ARCH_ONE_TEXT("norm_type", "rms|hf_rms"),
+    ARCH_ANY_VALUE("org_vocab_size"),
 };
 
 static const struct arch_source sources[] = {

@@ -12,18 +12,20 @@ static const struct arch_param gguf_params[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_CONTEXT, "max_position_embeddings|rope_parameters.max_position_embeddings",
+     ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_TEMPERATURE, "rope_parameters.llama_4_scaling_beta", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_TEMPERATURE_LENGTH, "rope_parameters.original_max_position_embeddings",
      ARCH_ABSENT_DERIVE, 0, 0},
 };
 
-/* Keys of the wrapper for images, and a second spelling of the context. */
+/* With the keys of the wrapper for images. */
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"sliding_window", false, 0},      {"vision_config.*", true, 0},
-    {"image_token_index", true, 0},    {"image_token_id", true, 0},
-    {"projector_hidden_act", true, 0}, {"multimodal_projector_bias", true, 0},
-    {"spatial_merge_size", true, 0},   {"vision_feature_layer", true, 0},
-    {"rope_parameters.type", true, 0}, {"rope_parameters.max_position_embeddings", true, 0},
+    ARCH_ONE_VALUE("sliding_window", 0),    ARCH_ANY_VALUE("vision_config.*"),
+    ARCH_ANY_VALUE("image_token_index"),    ARCH_ANY_VALUE("image_token_id"),
+    ARCH_ANY_VALUE("projector_hidden_act"), ARCH_ANY_VALUE("multimodal_projector_bias"),
+    ARCH_ANY_VALUE("spatial_merge_size"),   ARCH_ANY_VALUE("vision_feature_layer"),
 };
 
 static const struct arch_source sources[] = {

@@ -38,12 +38,21 @@ static const struct arch_tensor hf_tensors[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_REFUSE, 0, SCALED},
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 4096, 0},
     {ARCH_PARAM_ROPE_BASE,
      "rope_parameters.sliding_attention.rope_theta|rope_parameters.rope_theta|rope_theta",
-     ARCH_ABSENT_FALLBACK, 10000, UNSCALED},
+     ARCH_ABSENT_REFUSE, 0, UNSCALED},
     {ARCH_PARAM_ROPE_SCALING, "rope_parameters.sliding_attention.rope_type", ARCH_ABSENT_DERIVE, 0,
      UNSCALED},
+};
+
+/* Models without a window are of OLMo 2. */
+static const struct arch_pattern hf_patterns[] = {
+    {ARCH_PART_MIXER, ARCH_PATTERN_FIRST_OF, NULL, 1, SLIDING, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_LAST_OF, NULL, 4, FULL, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_WITHOUT, "sliding_window", 0, FULL, 0},
+    {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
 };
 
 static const struct arch_source sources[] = {
@@ -66,8 +75,10 @@ static const struct arch_source sources[] = {
         .rope_style = ROPE_HALF,
         .params = hf_params,
         .tensors = hf_tensors,
+        .patterns = hf_patterns,
         .n_params = ARCH_N_OF(hf_params),
         .n_tensors = ARCH_N_OF(hf_tensors),
+        .n_patterns = ARCH_N_OF(hf_patterns),
     },
 };
 

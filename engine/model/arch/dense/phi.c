@@ -43,8 +43,12 @@ static const struct arch_param phi2_hf_params[] = {
 };
 
 static const struct arch_fixed_key phi_hf_fixed_keys[] = {
-    {"embd_pdrop", true, 0},     {"resid_pdrop", true, 0},         {"qk_layernorm", false, 0},
-    {"full_attn_mod", false, 1}, {"interpolate_factor", false, 1}, {"lm_head_bias", false, 0},
+    ARCH_ANY_VALUE("embd_pdrop"),
+    ARCH_ANY_VALUE("resid_pdrop"),
+    ARCH_ONE_VALUE("qk_layernorm", 0),
+    ARCH_ONE_VALUE("full_attn_mod", 1),
+    ARCH_ONE_VALUE("interpolate_factor", 1),
+    ARCH_ONE_VALUE("lm_head_bias", 0),
 };
 
 static const struct arch_source phi2_sources[] = {

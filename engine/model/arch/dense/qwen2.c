@@ -25,7 +25,7 @@ static const struct arch_pattern qwen2_hf_patterns[] = {
 };
 
 static const struct arch_fixed_key qwen2_hf_fixed_keys[] = {
-    {"use_mrope", false, 0},
+    ARCH_ONE_VALUE("use_mrope", 0),
 };
 
 static const struct arch_source qwen2_sources[] = {
@@ -73,10 +73,14 @@ static const struct arch_tensor seed_oss_gguf_tensors[] = {
     {ARCH_FFN_NORM, true, "blk.%u.post_attention_norm.weight", ARCH_TRANSFORM_NONE},
 };
 
+static const struct arch_param seed_oss_hf_params[] = {
+    {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 128, 0},
+};
+
 static const struct arch_fixed_key seed_oss_hf_fixed_keys[] = {
-    {"attention_out_bias", true, 0}, /* the file's tensors decide */
-    {"residual_dropout", true, 0},
-    {"pretraining_tp", true, 0},
+    ARCH_HAS_TENSOR("attention_out_bias", ARCH_ATTN_OUT_BIAS),
+    ARCH_ANY_VALUE("residual_dropout"),
+    ARCH_ANY_VALUE("pretraining_tp"),
 };
 
 static const struct arch_source seed_oss_sources[] = {
@@ -93,7 +97,9 @@ static const struct arch_source seed_oss_sources[] = {
         .format = "hf",
         .aliases = "SeedOssForCausalLM|seed_oss",
         .rope_style = ROPE_HALF,
+        .params = seed_oss_hf_params,
         .fixed_keys = seed_oss_hf_fixed_keys,
+        .n_params = ARCH_N_OF(seed_oss_hf_params),
         .n_fixed_keys = ARCH_N_OF(seed_oss_hf_fixed_keys),
     },
 };

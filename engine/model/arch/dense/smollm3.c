@@ -8,17 +8,22 @@ static const struct arch_pattern gguf_patterns[] = {
     {ARCH_PART_MIXER, ARCH_PATTERN_LAST_OF, NULL, 4, NOT_ROTATED, 0},
 };
 
+static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 2000000, 0},
+};
+
 static const struct arch_pattern hf_patterns[] = {
     {ARCH_PART_MIXER, ARCH_PATTERN_LAST_OF, "no_rope_layer_interval", 4, NOT_ROTATED, 0},
     {ARCH_PART_MIXER, ARCH_PATTERN_FLAGS, "no_rope_layers", 0, ROTATED, NOT_ROTATED},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"use_sliding_window", false, 0},
-    {"sliding_window", true, 0}, /* without effect if use_sliding_window is false */
-    {"layer_types", true, 0},    /* the same: then all layers are full_attention */
-    {"max_window_layers", true, 0},
-    {"pretraining_tp", true, 0},
+    ARCH_ONE_VALUE("use_sliding_window", 0),
+    ARCH_ANY_VALUE("sliding_window"), /* without effect if use_sliding_window is false */
+    ARCH_ONE_TEXT("layer_types", "full_attention"),
+    ARCH_ANY_VALUE("max_window_layers"),
+    ARCH_ANY_VALUE("pretraining_tp"),
 };
 
 static const struct arch_source sources[] = {
@@ -35,7 +40,9 @@ static const struct arch_source sources[] = {
         .format = "hf",
         .aliases = "SmolLM3ForCausalLM|smollm3",
         .rope_style = ROPE_HALF,
+        .params = hf_params,
         .fixed_keys = hf_fixed_keys,
+        .n_params = ARCH_N_OF(hf_params),
         .patterns = hf_patterns,
         .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
         .n_patterns = ARCH_N_OF(hf_patterns),

@@ -31,9 +31,9 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"hidden_dropout", true, 0},
-    {"qk_layernorm", false, 0}, /* a norm's tensor per head */
-    {"use_qkv_bias", true, 0},  /* the file's tensors decide */
+    ARCH_ANY_VALUE("hidden_dropout"),
+    ARCH_ONE_VALUE("qk_layernorm", 0), /* a norm's tensor per head */
+    ARCH_HAS_TENSOR("use_qkv_bias", ARCH_ATTN_Q_BIAS),
 };
 
 static const struct arch_source sources[] = {

@@ -20,8 +20,7 @@ static const struct arch_tensor gguf_tensors[] = {
 static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_EXPERTS, "expert_count", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_EXPERTS_USED, "expert_used_count", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_EXPERT_FFN, "expert_feed_forward_length|feed_forward_length", ARCH_ABSENT_REFUSE, 0,
-     0},
+    {ARCH_PARAM_EXPERT_FFN, "expert_feed_forward_length", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_EXPERT_RENORM, "expert_weights_norm", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EXPERT_SCALE, "expert_weights_scale", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EXPERT_SCORE, "expert_gating_func", ARCH_ABSENT_DERIVE, 0, 0},
@@ -59,9 +58,9 @@ static const struct arch_param hf_params[] = {
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
     /* These keys concern training. */
-    {"output_router_logits", true, 0},
-    {"router_aux_loss_coef", true, 0},
-    {"router_jitter_noise", true, 0},
+    ARCH_ANY_VALUE("output_router_logits"),
+    ARCH_ANY_VALUE("router_aux_loss_coef"),
+    ARCH_ANY_VALUE("router_jitter_noise"),
 };
 
 const struct arch_source arch_experts_hf = {

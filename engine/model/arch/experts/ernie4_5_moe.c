@@ -18,7 +18,7 @@ static const struct arch_param gguf_params[] = {
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    {"expert_shared_feed_forward_length", true, 0},
+    ARCH_ANY_VALUE("expert_shared_feed_forward_length"),
 };
 
 static const struct arch_pattern gguf_patterns[] = {
@@ -37,19 +37,21 @@ static const struct arch_tensor hf_tensors[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 500000, 0},
     {ARCH_PARAM_EXPERTS, "moe_num_experts", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_EXPERTS_USED, "moe_k", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_SHARED_COUNT, "moe_num_shared_experts", ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_SHARED_COUNT, "moe_num_shared_experts", ARCH_ABSENT_FALLBACK, 2, 0},
     {ARCH_PARAM_EXPERT_RENORM, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"use_bias", true, 0}, /* the file's tensors decide */
-    {"moe_norm_min", false, 1e-12},
-    {"moe_capacity", true, 0},
-    {"moe_gate", true, 0},
-    {"moe_use_aux_free", true, 0},
-    {"num_nextn_predict_layers", true, 0},
+    ARCH_HAS_TENSOR("use_bias", ARCH_ATTN_Q_BIAS),
+    ARCH_ONE_VALUE("moe_norm_min", 1e-12),
+    ARCH_ANY_VALUE("moe_capacity"),
+    ARCH_ONE_TEXT("moe_gate", "topk"),
+    ARCH_ANY_VALUE("moe_use_aux_free"),
+    ARCH_ANY_VALUE("num_nextn_predict_layers"),
 };
 
 static const struct arch_pattern hf_patterns[] = {

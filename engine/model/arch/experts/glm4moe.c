@@ -37,10 +37,12 @@ static const struct arch_tensor hf_tensors[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_ROT_SHARE, "rope_parameters.partial_rotary_factor|partial_rotary_factor",
+     ARCH_ABSENT_FALLBACK, 0.5, 0},
     {ARCH_PARAM_DRAFT_LAYERS, "num_nextn_predict_layers", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_EXPERTS, "n_routed_experts|num_experts|num_local_experts", ARCH_ABSENT_REFUSE, 0,
      0},
-    {ARCH_PARAM_SHARED_COUNT, "n_shared_experts", ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_SHARED_COUNT, "n_shared_experts", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EXPERT_GROUPS, "n_group", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EXPERT_GROUPS_USED, "topk_group", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EXPERT_RENORM, "norm_topk_prob", ARCH_ABSENT_FALLBACK, 1, 0},
@@ -48,13 +50,13 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"use_qk_norm", true, 0}, /* the file's tensors decide */
+    ARCH_HAS_TENSOR("use_qk_norm", ARCH_ATTN_Q_NORM),
 };
 
 static const struct arch_pattern hf_patterns[] = {
     {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
     {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, NULL, 1, 1, 0},
-    {ARCH_PART_FFN, ARCH_PATTERN_LEADING, "first_k_dense_replace", 0, 0, 0},
+    {ARCH_PART_FFN, ARCH_PATTERN_LEADING, "first_k_dense_replace", 1, 0, 0},
 };
 
 static const struct arch_source sources[] = {

@@ -42,17 +42,25 @@ static const struct arch_tensor hf_tensors[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_EXPERTS_USED, "num_experts_per_tok|experts_per_token", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 64, 0},
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 150000, 0},
+    {ARCH_PARAM_ROPE_SCALING,
+     "rope_parameters.rope_type|rope_parameters.type|rope_scaling.rope_type|rope_scaling.type",
+     ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
+     "rope_parameters.original_max_position_embeddings|"
+     "rope_scaling.original_max_position_embeddings|initial_context_length",
+     ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_EXPERT_FFN, "intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_ACTIVATION, NULL, ARCH_ABSENT_DERIVE, 0, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"hidden_act", true, 0}, /* the activation is gpt-oss's own */
-    {"swiglu_alpha", false, 1.702},
-    {"swiglu_limit", false, 7},
-    {"initial_context_length", true, 0}, /* as rope's original context */
-    {"experts_per_token", true, 0},      /* as num_experts_per_tok */
+    ARCH_ONE_TEXT("hidden_act", "silu"), /* the activation is gpt-oss's own */
+    ARCH_ONE_VALUE("swiglu_alpha", 1.702),
+    ARCH_ONE_VALUE("swiglu_limit", 7),
 };
 
 static const struct arch_pattern hf_patterns[] = {
@@ -98,7 +106,7 @@ static const struct arch_tensor mxfp4_tensors[] = {
 };
 
 static const struct arch_fixed_key mxfp4_fixed_keys[] = {
-    {"quantization_config.*", true, 0}, /* the tensors' types decide */
+    ARCH_ANY_VALUE("quantization_config.*"), /* the tensors' types decide */
 };
 
 static const struct arch_source mxfp4_sources[] = {{

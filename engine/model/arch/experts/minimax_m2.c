@@ -36,23 +36,29 @@ static const struct arch_tensor hf_tensors[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 128, 0},
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 5000000, 0},
     {ARCH_PARAM_EXPERT_FFN, "intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_EXPERT_RENORM, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ROT_DIM, "rotary_dim", ARCH_ABSENT_DERIVE, 0, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"use_qk_norm", false, 1},
-    {"qk_norm_type", true, 0},
-    {"scoring_func", true, 0},
-    {"use_routing_bias", false, 1},
-    {"shared_intermediate_size", false, 0},
-    {"shared_moe_mode", true, 0},
-    {"sliding_window", false, 0},
-    {"attn_type_list", true, 0},
-    {"use_mtp", true, 0},
-    {"num_mtp_modules", true, 0},
-    {"mtp_transformer_layers", true, 0},
+    ARCH_ONE_VALUE("use_qk_norm", 1),
+    ARCH_ONE_TEXT("qk_norm_type", "per_layer"),
+    ARCH_ONE_TEXT("scoring_func", "sigmoid"),
+    ARCH_ONE_VALUE("use_routing_bias", 1),
+    ARCH_ONE_VALUE("shared_intermediate_size", 0),
+    ARCH_ANY_VALUE("shared_moe_mode"),
+    ARCH_ONE_VALUE("sliding_window", 0),
+    ARCH_ONE_VALUE("attn_type_list", 1),
+    ARCH_ONE_VALUE("layernorm_full_attention_beta", 1),
+    ARCH_ONE_VALUE("layernorm_linear_attention_beta", 1),
+    ARCH_ONE_VALUE("layernorm_mlp_beta", 1),
+    ARCH_ANY_VALUE("mlp_intermediate_size"), /* for dense layers, which the model lacks */
+    ARCH_ANY_VALUE("use_mtp"),
+    ARCH_ANY_VALUE("num_mtp_modules"),
+    ARCH_ANY_VALUE("mtp_transformer_layers"),
 };
 
 static const struct arch_source sources[] = {

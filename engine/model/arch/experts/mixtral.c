@@ -24,12 +24,13 @@ static const struct arch_tensor hf_tensors[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 1000000, 0},
     {ARCH_PARAM_EXPERT_FFN, "intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_EXPERT_RENORM, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"sliding_window", false, 0},
+    ARCH_ONE_VALUE("sliding_window", 0),
 };
 
 static const struct arch_source sources[] = {

@@ -21,9 +21,9 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"use_sliding_window", false, 0},
-    {"sliding_window", true, 0}, /* without effect if use_sliding_window is false */
-    {"max_window_layers", true, 0},
+    ARCH_ONE_VALUE("use_sliding_window", 0),
+    ARCH_ANY_VALUE("sliding_window"), /* without effect if use_sliding_window is false */
+    ARCH_ANY_VALUE("max_window_layers"),
 };
 
 static const struct arch_pattern hf_patterns[] = {

@@ -39,7 +39,7 @@ static const struct arch_tensor hf_tensors[] = {
 static const struct arch_param hf_params[] = {
     {ARCH_PARAM_LAYERS, "num_hidden_layers|n_layer", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_CONTEXT, "max_position_embeddings", ARCH_ABSENT_FALLBACK, 2048, 0},
-    {ARCH_PARAM_HIDDEN, "hidden_size", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_HIDDEN, "hidden_size|n_embed", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_FFN, "ffn_hidden_size", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_HEADS, "num_attention_heads|n_head", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_KV_HEADS, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
@@ -54,16 +54,16 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"alibi", false, 0},
-    {"multi_query", false, 1},
-    {"new_decoder_architecture", false, 0},
-    {"parallel_attn", false, 1},
-    {"bias", true, 0}, /* the file's tensors decide */
-    {"num_kv_heads", true, 0},
-    {"intermediate_size", true, 0},
-    {"hidden_dropout", true, 0},
-    {"apply_residual_connection_post_layernorm", false, 0},
-    {"auto_map.*", true, 0},
+    ARCH_ONE_VALUE("alibi", 0),
+    ARCH_ONE_VALUE("multi_query", 1),
+    ARCH_ONE_VALUE("new_decoder_architecture", 0),
+    ARCH_ONE_VALUE("parallel_attn", 1),
+    ARCH_ONE_VALUE("bias", 0),
+    ARCH_ANY_VALUE("num_kv_heads"),
+    ARCH_ANY_VALUE("intermediate_size"),
+    ARCH_ANY_VALUE("hidden_dropout"),
+    ARCH_ONE_VALUE("apply_residual_connection_post_layernorm", 0),
+    ARCH_ANY_VALUE("auto_map.*"),
 };
 
 static const struct arch_source sources[] = {

@@ -32,18 +32,18 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_NORM_EPS, "layer_norm_epsilon", ARCH_ABSENT_FALLBACK, 1e-5, 0},
     {ARCH_PARAM_ACTIVATION, "activation_function", ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_ROT_DIM, "rotary_dim", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROT_DIM, "rotary_dim", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_ROPE_BASE, NULL, ARCH_ABSENT_FALLBACK, 10000, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"attn_pdrop", true, 0},
-    {"embd_pdrop", true, 0},
-    {"resid_pdrop", true, 0},
-    {"n_ctx", true, 0},  /* the same as n_positions */
-    {"rotary", true, 0}, /* rotary_dim decides */
-    {"scale_attn_weights", false, 1},
-    {"summary_*", true, 0}, /* for another head */
+    ARCH_ANY_VALUE("attn_pdrop"),
+    ARCH_ANY_VALUE("embd_pdrop"),
+    ARCH_ANY_VALUE("resid_pdrop"),
+    ARCH_ANY_VALUE("n_ctx"), /* transformers does not read this key */
+    ARCH_ONE_VALUE("rotary", 1),
+    ARCH_ONE_VALUE("scale_attn_weights", 1),
+    ARCH_ANY_VALUE("summary_*"), /* for another head */
 };
 
 static const struct arch_source sources[] = {{

@@ -51,7 +51,7 @@ static const struct arch_tensor hf_tensors[] = {
 
 static const struct arch_param hf_params[] = {
     {ARCH_PARAM_NORM_EPS, "layer_norm_eps", ARCH_ABSENT_FALLBACK, 1e-5, 0},
-    {ARCH_PARAM_PARALLEL, "use_parallel_residual", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_PARALLEL, "use_parallel_residual|gpt_j_residual", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ROT_SHARE, "rope_parameters.partial_rotary_factor|rotary_pct", ARCH_ABSENT_FALLBACK,
      0.25, 0},
     {ARCH_PARAM_ROPE_BASE, "rope_parameters.rope_theta|rotary_emb_base|rope_theta",
@@ -59,10 +59,9 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"classifier_dropout", true, 0},
-    {"hidden_dropout", true, 0},
-    {"is_decoder", true, 0},
-    {"gpt_j_residual", true, 0}, /* the same as use_parallel_residual */
+    ARCH_ANY_VALUE("classifier_dropout"),
+    ARCH_ANY_VALUE("hidden_dropout"),
+    ARCH_ANY_VALUE("is_decoder"),
 };
 
 static const struct arch_source sources[] = {

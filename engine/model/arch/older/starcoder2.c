@@ -30,20 +30,21 @@ static const struct arch_tensor hf_tensors[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_NORM_EPS, "norm_epsilon", ARCH_ABSENT_FALLBACK, 1e-5, 0},
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    {"embedding_dropout", true, 0},
-    {"residual_dropout", true, 0},
-    {"use_bias", true, 0}, /* the file's tensors decide */
-    {"norm_type", true, 0},
-    {"mlp_type", true, 0},
-    {"activation_function", true, 0}, /* hidden_act replaces this key */
-    {"attention_softmax_in_fp32", true, 0},
-    {"scale_attention_softmax_in_fp32", true, 0},
-    {"scale_attn_weights", false, 1},
+    ARCH_ANY_VALUE("embedding_dropout"),
+    ARCH_ANY_VALUE("residual_dropout"),
+    ARCH_HAS_TENSOR("use_bias", ARCH_ATTN_Q_BIAS),
+    ARCH_ONE_TEXT("norm_type", "layer_norm"),
+    ARCH_ONE_TEXT("mlp_type", "default"),
+    ARCH_ANY_VALUE("activation_function"), /* transformers reads hidden_act only */
+    ARCH_ANY_VALUE("attention_softmax_in_fp32"),
+    ARCH_ANY_VALUE("scale_attention_softmax_in_fp32"),
+    ARCH_ONE_VALUE("scale_attn_weights", 1),
 };
 
 static const struct arch_source sources[] = {

@@ -416,8 +416,14 @@ static void test_fixed_key_fields_all_count(void **state)
         k->value = good.value + 1;
         expect_difference(&c, NULL, what);
         *k = good;
-        snprintf(what, sizeof(what), "fixed key %s: any_value", good.key);
-        k->any_value = !good.any_value;
+        snprintf(what, sizeof(what), "fixed key %s: rule", good.key);
+        k->rule = good.rule == ARCH_KEY_ANY ? ARCH_KEY_NUMBER : ARCH_KEY_ANY;
+        k->value = 0;
+        expect_difference(&c, NULL, what);
+        *k = good;
+        snprintf(what, sizeof(what), "fixed key %s: text", good.key);
+        k->rule = ARCH_KEY_TEXT;
+        k->text = "other";
         k->value = 0;
         expect_difference(&c, NULL, what);
         *k = good;

@@ -14,42 +14,6 @@
 #include "engine/model/model.h"
 #include "tests/unit/engine/support/support_folder.h"
 
-/* Bytes of a golden file; the caller frees them. */
-static char *read_golden(const char *folder, const char *name, size_t *out_n)
-{
-    char path[512];
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s/%s", SLUICE_SOURCE_DIR, folder, name);
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    long n = ftell(f);
-    assert_true(n > 0);
-    rewind(f);
-    char *bytes = malloc((size_t)n);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, (size_t)n, f), (size_t)n);
-    fclose(f);
-    *out_n = (size_t)n;
-    return bytes;
-}
-
-/* Copies a file of the golden folder; `old` becomes `now`, which is as long. */
-static void copy_file(const struct test_folder *to, const char *folder, const char *name,
-                      const char *old, const char *now)
-{
-    size_t n = 0, n_old = strlen(old), n_changed = 0;
-    char *bytes = read_golden(folder, name, &n);
-    assert_int_equal(n_old, strlen(now));
-    for (size_t i = 0; n_old && i + n_old <= n; i++)
-        if (memcmp(bytes + i, old, n_old) == 0) {
-            memcpy(bytes + i, now, n_old);
-            n_changed++;
-        }
-    assert_true(!n_old || n_changed > 0);
-    folder_write(to, name, bytes, n);
-    free(bytes);
-}
-
 static int open_model(const struct test_folder *folder, struct error *err)
 {
     struct checkpoint *ckpt = NULL;
@@ -99,11 +63,11 @@ static void test_folder_without_a_tensor_is_refused_by_its_name(void **state)
         struct test_folder folder;
         struct error err = {0};
         folder_create(&folder);
-        copy_file(&folder, c->folder, "config.json", "", "");
-        copy_file(&folder, c->folder, "model.safetensors", "", "");
+        folder_copy_golden(&folder, c->folder, "config.json", "", "");
+        folder_copy_golden(&folder, c->folder, "model.safetensors", "", "");
         if (open_model(&folder, &err) != 0)
             fail_msg("%s: the copy is refused: %s", c->folder, err.message);
-        copy_file(&folder, c->folder, "model.safetensors", c->old, c->now);
+        folder_copy_golden(&folder, c->folder, "model.safetensors", c->old, c->now);
         int rc = open_model(&folder, &err);
         if (rc != c->status || !strstr(err.message, c->named))
             fail_msg("%s without %s: %d \"%s\"", c->folder, c->old, rc, err.message);
@@ -118,9 +82,9 @@ static void test_mxfp4_of_another_architecture_is_refused(void **state)
     struct error err = {0};
     (void)state;
     folder_create(&folder);
-    copy_file(&folder, "qwen3moe", "model.safetensors", "", "");
+    folder_copy_golden(&folder, "qwen3moe", "model.safetensors", "", "");
     size_t n = 0;
-    char *config = read_golden("qwen3moe", "config.json", &n);
+    char *config = folder_read_golden("qwen3moe", "config.json", &n);
     char text[4096];
     snprintf(text, sizeof(text), "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}, %.*s",
              (int)n - 1, config + 1);
@@ -147,17 +111,10 @@ static void test_numbers_that_no_op_takes_are_refused(void **state)
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         struct test_folder folder;
         struct error err = {0};
-        size_t n = 0;
         folder_create(&folder);
-        copy_file(&folder, numbers[i].folder, "model.safetensors", "", "");
-        char *config = read_golden(numbers[i].folder, "config.json", &n), text[4096];
-        config[n - 1] = '\0'; /* in place of the last newline */
-        const char *at = strstr(config, numbers[i].old);
-        assert_non_null(at);
-        snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - config), config, numbers[i].now,
-                 at + strlen(numbers[i].old));
-        free(config);
-        folder_write_text(&folder, "config.json", text);
+        folder_copy_golden(&folder, numbers[i].folder, "model.safetensors", "", "");
+        folder_copy_golden(&folder, numbers[i].folder, "config.json", numbers[i].old,
+                           numbers[i].now);
         int rc = open_model(&folder, &err);
         if (rc != STATUS_INVALID_ARGUMENT || !strstr(err.message, numbers[i].named))
             fail_msg("%s with %s: %d \"%s\"", numbers[i].folder, numbers[i].now, rc, err.message);

@@ -8,6 +8,9 @@
 
 #include <ftw.h>
 
+#include "base/strbuf.h"
+#include "tests/unit/engine/support/support_golden.h"
+
 const char folder_config[] =
     "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 4, "
     "\"eos_token_id\": 2}";
@@ -87,4 +90,45 @@ void folder_write_model(const struct test_folder *folder)
 {
     folder_write_text(folder, "config.json", folder_config);
     folder_write_safetensors(folder, "model.safetensors", folder_header, FOLDER_DATA_BYTES);
+}
+
+/* --- copies of golden folders --- */
+
+char *folder_read_golden(const char *golden, const char *name, size_t *out_n_bytes)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s/%s", golden_source_dir(), golden, name);
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END) != 0)
+        abort();
+    long n = ftell(file);
+    rewind(file);
+    char *bytes = malloc((size_t)n + 1);
+    if (!bytes || fread(bytes, 1, (size_t)n, file) != (size_t)n)
+        abort();
+    fclose(file);
+    bytes[n] = '\0';
+    *out_n_bytes = (size_t)n;
+    return bytes;
+}
+
+void folder_copy_golden(const struct test_folder *to, const char *golden, const char *name,
+                        const char *old, const char *now)
+{
+    size_t n = 0, n_old = strlen(old), n_changed = 0;
+    char *bytes = folder_read_golden(golden, name, &n);
+    struct strbuf copy = {0};
+    for (size_t i = 0; i < n;) {
+        bool is_old = n_old && i + n_old <= n && memcmp(bytes + i, old, n_old) == 0;
+        strbuf_add(&copy, is_old ? now : bytes + i, is_old ? strlen(now) : 1);
+        i += is_old ? n_old : 1;
+        n_changed += is_old;
+    }
+    if (n_old && !n_changed) {
+        fprintf(stderr, "%s/%s has no %s\n", golden, name, old);
+        abort();
+    }
+    folder_write(to, name, copy.data, copy.n_bytes);
+    strbuf_fini(&copy);
+    free(bytes);
 }

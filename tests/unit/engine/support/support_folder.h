@@ -32,3 +32,12 @@ void folder_write_safetensors(const struct test_folder *folder, const char *name
 extern const char folder_config[], folder_header[];
 enum { FOLDER_DATA_BYTES = 54 };
 void folder_write_model(const struct test_folder *folder);
+
+/* --- copies of the golden folders below tests/golden/tiny --- */
+
+/* Bytes of a file; the caller frees them. A NUL byte follows. */
+char *folder_read_golden(const char *golden, const char *name, size_t *out_n_bytes);
+/* Copies a file. Each `old` in it becomes `now`; "" changes nothing. Fails the test if the file has
+ * no `old`. */
+void folder_copy_golden(const struct test_folder *to, const char *golden, const char *name,
+                        const char *old, const char *now);
