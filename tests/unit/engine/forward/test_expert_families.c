@@ -4,13 +4,13 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_match.h"
 #include "tests/unit/engine/support/support_model.h"
 
 static const double F32_BOUND = 2e-5;
@@ -28,66 +28,6 @@ static const struct family {
     {"minimax_m2", true},
 };
 
-struct result {
-    double worst;  /* largest relative error of a golden row */
-    uint64_t hash; /* hash of the bits of all rows */
-};
-
-static uint64_t hash_of(uint64_t hash, const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof(bits));
-        hash = (hash ^ bits) * 1099511628211u; /* FNV-1a */
-    }
-    return hash;
-}
-
-static void compare_sequence(struct model_run *run, struct golden *g, uint32_t vocab,
-                             uint32_t chunk, struct result *out)
-{
-    uint32_t n_ids = golden_u32(g), n_rows = golden_u32(g);
-    uint32_t *ids = golden_copy(g, n_ids);
-    float *all = malloc((size_t)n_ids * vocab * sizeof(float));
-    assert_non_null(all);
-    model_run_all(run, ids, n_ids, chunk, false, all);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        uint32_t row = golden_u32(g);
-        float *expected = golden_copy(g, vocab);
-        double e = model_relative_error(all + (size_t)row * vocab, expected, vocab);
-        if (!(e <= out->worst))
-            out->worst = e;
-        free(expected);
-    }
-    out->hash = hash_of(out->hash, all, (size_t)n_ids * vocab);
-    free(all);
-    free(ids);
-}
-
-static struct result run_family(const struct family *family, const char *suffix,
-                                const char *kernels, uint32_t tp, uint32_t chunk)
-{
-    struct executor_config cfg = model_run_config(kernels);
-    struct result result = {0};
-    struct golden g;
-    struct model_run run;
-    char path[512], file[64];
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s%s", SLUICE_SOURCE_DIR, family->name,
-             suffix);
-    snprintf(file, sizeof(file), "tiny/%s.bin", family->name);
-    cfg.tp = tp;
-    cfg.n_threads = 1;
-    model_run_open(&run, path, &cfg);
-    golden_open(&g, file, "SLTL");
-    uint32_t n_seqs = golden_u32(&g), vocab = golden_u32(&g);
-    assert_int_equal(vocab, executor_model_info(run.ex)->vocab_size);
-    for (uint32_t s = 0; s < n_seqs; s++)
-        compare_sequence(&run, &g, vocab, chunk, &result);
-    golden_close(&g);
-    model_run_close(&run);
-    return result;
-}
-
 static const struct variant {
     const char *kernels;
     uint32_t tp, chunk;
@@ -95,6 +35,15 @@ static const struct variant {
     {"f32", 1, 64}, {"f32", 1, 7},   {"f32", 1, 1},  {"f32", 2, 16},
     {"ref", 1, 16}, {"auto", 1, 64}, {"auto", 1, 7}, {"auto", 2, 16},
 };
+
+static struct match run_family(const struct family *family, const char *suffix,
+                               const struct variant *v)
+{
+    struct executor_config cfg = model_run_config(v->kernels);
+    cfg.tp = v->tp;
+    cfg.n_threads = 1;
+    return match_golden(family->name, suffix, &cfg, v->chunk);
+}
 
 static uint32_t check_format(const struct family *family, const char *suffix)
 {
@@ -105,13 +54,13 @@ static uint32_t check_format(const struct family *family, const char *suffix)
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
         const struct variant *v = &variants[i];
         bool f32 = strcmp(v->kernels, "f32") == 0;
-        struct result r = run_family(family, suffix, v->kernels, v->tp, v->chunk);
+        struct match r = run_family(family, suffix, v);
         if (strcmp(kernels, v->kernels) != 0)
             hash = r.hash;
         kernels = v->kernels;
-        bool good = r.worst <= (f32 ? F32_BOUND : CONTRACT_BOUND) && r.hash == hash;
+        bool good = r.error <= (f32 ? F32_BOUND : CONTRACT_BOUND) && r.hash == hash;
         n_bad += !good;
-        print_message(" %s/%u/%u %.1e%s%s", v->kernels, v->tp, v->chunk, r.worst,
+        print_message(" %s/%u/%u %.1e%s%s", v->kernels, v->tp, v->chunk, r.error,
                       good ? "" : " (!)", r.hash == hash ? "" : " (other bits)");
     }
     print_message("\n");

@@ -1,22 +1,18 @@
 /* Logits of a small random checkpoint of each family against transformers (tests/golden/tiny). The
  * checkpoints are read from the Hugging Face folder and from GGUF. A prompt and 32 steps go past
  * window and original context. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdint.h>
 
 #include <cmocka.h>
 
-#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_match.h"
 #include "tests/unit/engine/support/support_model.h"
 
 static const double F32_BOUND = 2e-5;
 static const double CONTRACT_BOUND = 5e-2;
-enum { PATH_BYTES = 512 };
 
 /* A family's golden files: NAME/ is the folder, NAME.gguf the same weights. */
 struct family {
@@ -69,75 +65,14 @@ static const struct family families[] = {
 
 enum { N_FAMILIES = sizeof(families) / sizeof(families[0]) };
 
-struct worst {
-    double error;
-    uint32_t n_rows;
-    uint64_t hash; /* hash of the rows' bits */
-};
-
-/* FNV-1a over the floats' bits, beginning from `hash`. */
-static uint64_t hash_of(uint64_t hash, const float *x, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof(bits));
-        hash = (hash ^ bits) * 1099511628211u;
-    }
-    return hash;
-}
-
-/* Compares all golden rows. The golden file may have columns of padding that the model lacks. */
-static void compare_sequence(struct golden *g, struct model_run *run, uint32_t n_golden,
-                             uint32_t chunk, struct worst *worst)
-{
-    uint32_t vocab = executor_model_info(run->ex)->vocab_size;
-    uint32_t n_ids = golden_u32(g), n_rows = golden_u32(g);
-    uint32_t *ids = golden_copy(g, n_ids);
-    float *all = malloc((size_t)n_ids * vocab * sizeof(float));
-    assert_non_null(all);
-    assert_true(vocab <= n_golden);
-    model_run_all(run, ids, n_ids, chunk, false, all);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        const float *row = all + (size_t)golden_u32(g) * vocab;
-        float *expected = golden_copy(g, n_golden);
-        double error = model_relative_error(row, expected, vocab);
-        if (!isnan(worst->error) && !(error <= worst->error))
-            worst->error = error;
-        worst->hash = hash_of(worst->hash, row, vocab);
-        worst->n_rows++;
-        free(expected);
-    }
-    free(all);
-    free(ids);
-}
-
-static struct worst compare(const char *name, const char *suffix, const struct executor_config *cfg,
-                            uint32_t chunk)
-{
-    struct worst worst = {0};
-    struct golden g;
-    struct model_run run;
-    char path[PATH_BYTES], file[PATH_BYTES];
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s%s", golden_source_dir(), name, suffix);
-    snprintf(file, sizeof(file), "tiny/%s.bin", name);
-    model_run_open(&run, path, cfg);
-    golden_open(&g, file, "SLTL");
-    uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g);
-    for (uint32_t s = 0; s < n_seqs; s++)
-        compare_sequence(&g, &run, n_golden, chunk, &worst);
-    model_run_close(&run);
-    golden_close(&g);
-    return worst;
-}
-
 static void test_families_equal_transformers_from_folder_and_gguf(void **state)
 {
     struct executor_config cfg = model_run_config("f32");
     (void)state;
     for (size_t i = 0; i < N_FAMILIES; i++) {
         const struct family *f = &families[i];
-        struct worst folder = compare(f->name, "", &cfg, 16);
-        struct worst gguf = f->has_gguf ? compare(f->name, ".gguf", &cfg, 16) : folder;
+        struct match folder = match_golden(f->name, "", &cfg, 16);
+        struct match gguf = f->has_gguf ? match_golden(f->name, ".gguf", &cfg, 16) : folder;
         print_message("%-18s folder %.1e, GGUF %.1e of %u rows\n", f->name, folder.error,
                       gguf.error, folder.n_rows);
         assert_true(folder.n_rows >= 16);
@@ -155,11 +90,11 @@ static void test_families_give_the_same_bits_over_ranks_and_chunks(void **state)
     for (size_t i = 0; i < 2 * (size_t)N_FAMILIES; i++) {
         const struct family *f = &families[i / 2];
         struct executor_config cfg = model_run_config(sets[i % 2]);
-        uint64_t whole = compare(f->name, "", &cfg, 1000).hash;
-        if (compare(f->name, "", &cfg, 7).hash != whole)
+        uint64_t whole = match_golden(f->name, "", &cfg, 1000).hash;
+        if (match_golden(f->name, "", &cfg, 7).hash != whole)
             fail_msg("%s, kernels %s: pieces of 7 tokens differ", f->name, cfg.kernels);
         for (cfg.tp = 2; cfg.tp <= f->max_tp; cfg.tp *= 2)
-            if (compare(f->name, "", &cfg, 16).hash != whole)
+            if (match_golden(f->name, "", &cfg, 16).hash != whole)
                 fail_msg("%s, kernels %s: %u ranks differ", f->name, cfg.kernels, cfg.tp);
     }
 }
@@ -171,8 +106,8 @@ static void test_families_contract_kernels_near_transformers(void **state)
     for (size_t i = 0; i < 2 * (size_t)N_FAMILIES; i++) {
         const struct family *f = &families[i / 2];
         struct executor_config cfg = model_run_config(sets[i % 2]);
-        double folder = compare(f->name, "", &cfg, 16).error;
-        double gguf = f->has_gguf ? compare(f->name, ".gguf", &cfg, 16).error : 0;
+        double folder = match_golden(f->name, "", &cfg, 16).error;
+        double gguf = f->has_gguf ? match_golden(f->name, ".gguf", &cfg, 16).error : 0;
         if (!(folder <= CONTRACT_BOUND && gguf <= CONTRACT_BOUND))
             fail_msg("%s, kernels %s: relative error %.3g of the folder, %.3g of the GGUF", f->name,
                      cfg.kernels, folder, gguf);

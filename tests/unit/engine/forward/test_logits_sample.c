@@ -1,7 +1,6 @@
-/* Compares the sample model with transformers (tests/golden/sample_logits.bin). Kernels
- * of f32 agree
- * to 2e-5 of a row's largest magnitude, the contract's integer kernels to 5e-2. All cuts into steps
- * give the same bits. Also checks the model's memory. */
+/* Compares the sample model with transformers (tests/golden/sample_logits.bin). Kernels of f32
+ * agree to 2e-5 of a row's largest magnitude, the contract's integer kernels to 5e-2. All cuts into
+ * steps give the same bits. Also checks the model's memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_match.h"
 #include "tests/unit/engine/support/support_model.h"
 
 static const double F32_BOUND = 2e-5, CONTRACT_BOUND = 5e-2;
@@ -50,8 +50,7 @@ static struct worst compare_sample(const struct executor_config *cfg)
             float *top = golden_copy(&g, n_top);
             for (uint32_t i = 0; i < n_top; i++) {
                 double d = fabs((double)all[(size_t)r * vocab + top_ids[i]] - (double)top[i]);
-                if (!(d / scale <= worst.error))
-                    worst.error = d / scale;
+                worst.error = match_worse(worst.error, d / scale);
             }
             worst.n_rows++;
             free(top_ids);
@@ -60,8 +59,7 @@ static struct worst compare_sample(const struct executor_config *cfg)
         if (whole) {
             float *last = golden_copy(&g, vocab);
             double e = model_relative_error(all + (size_t)(n_ids - 1) * vocab, last, vocab);
-            if (!(e <= worst.error))
-                worst.error = e;
+            worst.error = match_worse(worst.error, e);
             n_whole++;
             free(last);
         }

@@ -151,8 +151,9 @@ double model_relative_error(const float *a, const float *b, uint32_t n)
     double most = 0, scale = 0;
     for (uint32_t i = 0; i < n; i++) {
         double d = fabs((double)a[i] - (double)b[i]);
-        if (!(d <= most))
-            most = d; /* a NaN sticks */
+        if (isnan(d))
+            return (double)NAN;
+        most = fmax(most, d);
         scale = fmax(scale, fabs((double)b[i]));
     }
     return most / scale;

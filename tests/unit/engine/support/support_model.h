@@ -55,5 +55,5 @@ void model_run_all(struct model_run *run, const uint32_t *ids, uint32_t n_ids, u
 
 /* The sample model's path; fails the test with a clear text where the file is missing. */
 const char *model_sample_path(void);
-/* max|a − b| / max|b|. */
+/* max|a − b| / max|b|; NaN if any value is NaN. */
 double model_relative_error(const float *a, const float *b, uint32_t n);

@@ -1,0 +1,72 @@
+#include "tests/unit/engine/support/support_match.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_model.h"
+
+double match_worse(double a, double b)
+{
+    return isnan(a) || isnan(b) ? (double)NAN : fmax(a, b);
+}
+
+uint64_t match_hash(uint64_t hash, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof(bits));
+        hash = (hash ^ bits) * 1099511628211u;
+    }
+    return hash;
+}
+
+/* The golden file may have columns of padding that the model lacks. */
+static void match_sequence(struct model_run *run, struct golden *g, uint32_t n_golden,
+                           uint32_t chunk, struct match *match)
+{
+    uint32_t vocab = executor_model_info(run->ex)->vocab_size;
+    uint32_t n_ids = golden_u32(g), n_rows = golden_u32(g);
+    uint32_t *ids = golden_copy(g, n_ids);
+    float *all = malloc((size_t)n_ids * vocab * sizeof(float));
+    assert_non_null(all);
+    assert_true(vocab <= n_golden);
+    model_run_all(run, ids, n_ids, chunk, false, all);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint32_t row = golden_u32(g);
+        float *expected = golden_copy(g, n_golden);
+        double error = model_relative_error(all + (size_t)row * vocab, expected, vocab);
+        match->error = match_worse(match->error, error);
+        match->sum += error;
+        match->n_rows++;
+        free(expected);
+    }
+    match->hash = match_hash(match->hash, all, (size_t)n_ids * vocab);
+    free(all);
+    free(ids);
+}
+
+struct match match_golden(const char *name, const char *suffix, const struct executor_config *cfg,
+                          uint32_t chunk)
+{
+    struct match match = {0};
+    struct golden g;
+    struct model_run run;
+    char path[512], file[128];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s%s", golden_source_dir(), name, suffix);
+    snprintf(file, sizeof(file), "tiny/%s.bin", name);
+    model_run_open(&run, path, cfg);
+    golden_open(&g, file, "SLTL");
+    uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g);
+    for (uint32_t s = 0; s < n_seqs; s++)
+        match_sequence(&run, &g, n_golden, chunk, &match);
+    model_run_close(&run);
+    golden_close(&g);
+    return match;
+}
