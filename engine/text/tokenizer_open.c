@@ -223,7 +223,7 @@ static int read_vocabulary(const struct tokenizer_folder *folder, struct text_fa
     if (folder->tiktoken.bytes)
         model = &folder->tiktoken;
     if (model->bytes) {
-        facts->file = folder->tiktoken.bytes ? "tiktoken" : "tokenizer.model";
+        facts->file = folder->tiktoken.bytes ? "tiktoken.model" : "tokenizer.model";
         return tiktoken_file_read(model->bytes, model->n_bytes, facts, err);
     }
     error_set(

@@ -144,7 +144,7 @@ struct text_facts {
     bool fuse_unknown;   /* a run of characters without tokens becomes one unknown token */
     bool whole_first;    /* a piece that is a token becomes that token, without merges */
     bool whole_newlines; /* the same for a piece of newlines alone */
-    bool texts_differ;   /* a text that occurs twice is an error */
+    bool texts_differ;   /* a text that occurs twice is an error, also of tokens not normal */
     bool strips_space;   /* decoding drops one space at the start of a text */
 
     struct normal_step normal[TEXT_MAX_STEPS];

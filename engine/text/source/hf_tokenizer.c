@@ -44,6 +44,7 @@ static int read_parts(struct json_reader root, struct text_facts *facts, struct 
         parts->has_model |= json_is(key, "model");
         json_skip(&root);
     }
+    json_end(&root);
     if (json_failed(&root))
         return json_error(&root, facts, err);
     return parts->has_model ? 0 : text_facts_bad(facts, "model", err, "is missing");

@@ -304,6 +304,13 @@ void json_skip(struct json_reader *json)
     } while (depth && !json->why);
 }
 
+void json_end(struct json_reader *json)
+{
+    json_peek(json);
+    if (json->at < json->n_bytes)
+        json_fail(json, "text follows the value");
+}
+
 bool json_is(struct json_text text, const char *word)
 {
     return text.n_bytes == strlen(word) && memcmp(text.text, word, text.n_bytes) == 0;

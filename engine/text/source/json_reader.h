@@ -68,6 +68,8 @@ bool json_bool(struct json_reader *json);
 uint32_t json_uint(struct json_reader *json, uint32_t limit);
 /* Passes over one value. */
 void json_skip(struct json_reader *json);
+/* Fails the reader if text follows the value that was read last. */
+void json_end(struct json_reader *json);
 
 /* Places *out_value at the value of a key of the object at *object. Returns false without the key,
  * or if the value at *object is no object. *object does not move. */

@@ -315,6 +315,7 @@ int tiktoken_file_read_tekken(const char *bytes, size_t n_bytes, struct text_fac
     json_init(&root, bytes, n_bytes, &facts->arena);
     struct json_reader whole = root;
     json_skip(&whole);
+    json_end(&whole);
     if (json_failed(&whole))
         return json_error(&whole, facts, err);
     int rc = read_config(root, facts, &tekken, err);

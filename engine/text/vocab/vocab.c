@@ -302,8 +302,9 @@ static int load_token(struct vocab *vocab, const struct text_facts *facts, const
 }
 
 /* Normal tokens are added first, so that they take precedence. Returns the token whose spelling
- * occurred before, or n_tokens. */
-static uint32_t fill_index(struct vocab *vocab, struct vocab_index *index, const uint64_t *hashes)
+ * occurred before, or n_tokens; without `all`, only a normal token counts. */
+static uint32_t fill_index(struct vocab *vocab, struct vocab_index *index, const uint64_t *hashes,
+                           bool all)
 {
     bool text = index == &vocab->by_text;
     uint32_t twice = vocab->n_tokens;
@@ -318,7 +319,7 @@ static uint32_t fill_index(struct vocab *vocab, struct vocab_index *index, const
                                               text ? t->n_text : t->n_bytes, hashes[i]);
             if (!slot->id_plus_1)
                 *slot = (struct vocab_slot){tag_of(hashes[i]), i + 1};
-            else
+            else if (pass == 0 || all)
                 twice = twice < i ? twice : i;
         }
     return twice;
@@ -349,15 +350,15 @@ static int make_indices(struct vocab *vocab, const struct text_facts *facts, str
     for (uint32_t i = 0; !rc && i < vocab->n_tokens; i++)
         hashes[i] = hash_spelling(vocab, vocab->tokens[i].text, vocab->tokens[i].n_text);
     if (!rc) {
-        uint32_t twice = fill_index(vocab, &vocab->by_text, hashes);
-        if (twice < vocab->n_tokens && facts->texts_differ)
+        uint32_t twice = fill_index(vocab, &vocab->by_text, hashes, facts->texts_differ);
+        if (twice < vocab->n_tokens)
             rc = bad_token(facts, twice, "occurs twice", err);
     }
     for (uint32_t i = 0; !rc && i < vocab->n_tokens; i++)
         if (vocab->tokens[i].bytes != vocab->tokens[i].text)
             hashes[i] = hash_spelling(vocab, vocab->tokens[i].bytes, vocab->tokens[i].n_bytes);
     if (!rc)
-        fill_index(vocab, &vocab->by_bytes, hashes);
+        fill_index(vocab, &vocab->by_bytes, hashes, false);
     if (!rc)
         find_bytes(vocab);
     free(hashes);

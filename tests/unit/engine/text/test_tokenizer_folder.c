@@ -194,19 +194,29 @@ static void test_encode_when_text_is_ten_times_as_long_then_time_is_about_ten_ti
     }
 }
 
-/* Symptom: tokenizer.json cut in transfer. Each prefix is refused or opens; none reads beyond. */
+/* Symptom: tokenizer.json cut in transfer. Each prefix is refused by the file's name, and no read
+ * goes beyond. A tokenizer.model has no length, so some prefixes of it are whole files. The test cuts
+ * a file of each kind at every byte. */
 static void test_open_when_file_is_cut_then_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_GOLDENS; i++) {
         size_t n;
         char *bytes = read_golden(goldens[i], &n);
-        for (size_t cut = 0; cut < n; cut += cut < 400 ? 1 : 331) {
+        bool every = strcmp(goldens[i], "llama2.json") == 0 ||
+                     strcmp(goldens[i], "spm_plain.model") == 0 ||
+                     strcmp(goldens[i], "tekken.json") == 0;
+        const char *name = strstr(goldens[i], ".model")             ? "tokenizer.model"
+                           : strcmp(goldens[i], "tekken.json") == 0 ? "tekken.json"
+                                                                    : "tokenizer.json";
+        for (size_t cut = 0; cut < n; cut += every || cut < 400 ? 1 : 331) {
             struct tokenizer *tok = NULL;
             struct error err = {0};
             int rc = open_bytes(goldens[i], bytes, cut, NULL, &tok, &err);
             if (rc && rc != STATUS_INVALID_ARGUMENT && rc != STATUS_UNIMPLEMENTED)
                 fail_msg("%s cut at %zu: %d: %s", goldens[i], cut, rc, err.message);
+            if (rc && !names_all(err.message, name))
+                fail_msg("%s cut at %zu does not name the file: %s", goldens[i], cut, err.message);
             if (!rc && !strstr(goldens[i], ".model"))
                 fail_msg("%s cut at %zu opens", goldens[i], cut);
             tokenizer_close(tok);
