@@ -389,12 +389,26 @@ static void test_bad_indices_are_refused(void **state)
 
 static void test_files_of_other_kinds_are_refused(void **state)
 {
-    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                        "model.safetensors"};
+    static const char *const names[] = {"config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "model.safetensors",
+                                        "tokenizer.model",
+                                        "tekken.json",
+                                        "tiktoken.model",
+                                        "tokenizer_config.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "special_tokens_map.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "model.safetensors.index.json"};
     static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *path = folder_at(&folder, names[i]);
+        if (strstr(names[i], "index")) /* an index counts where there is no single file */
+            unlink(folder_at(&folder, "model.safetensors"));
         unlink(path);
         assert_int_equal(mkfifo(path, 0600), 0);
         refuse(names[i]);
@@ -441,14 +455,20 @@ static void test_links_out_of_the_root_are_refused(void **state)
     folder_create(&outside);
     folder_write_model(&outside);
     folder_write_text(&folder, "in/config.json", folder_config);
-    folder_write_text(&folder, "in/tokenizer.json", "{}");
     snprintf(marked, sizeof(marked), "%s/./in", folder.path);
-    static const char *const names[] = {"model.safetensors", "config.json", "tokenizer.json"};
+    static const char *const names[] = {"model.safetensors", "config.json", "tokenizer.json",
+                                        "tokenizer.model",   "tekken.json", "chat_template.jinja"};
+    enum { N_NAMES = sizeof(names) / sizeof(names[0]), N_OF_MODEL = 2 };
     assert_int_equal(
         rename(folder_at(&folder, "model.safetensors"), folder_at(&folder, "in/model.safetensors")),
         0);
-    folder_write_text(&outside, "tokenizer.json", "{}");
-    for (int i = 0; i < 3; i++) {
+    for (int i = N_OF_MODEL; i < N_NAMES; i++) {
+        char inside[64];
+        snprintf(inside, sizeof(inside), "in/%s", names[i]);
+        folder_write_text(&folder, inside, "{}");
+        folder_write_text(&outside, names[i], "{}");
+    }
+    for (int i = 0; i < N_NAMES; i++) {
         char inside[64], relative[128], kept[64];
         snprintf(inside, sizeof(inside), "in/%s", names[i]);
         snprintf(kept, sizeof(kept), "in/kept");

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "base/strbuf.h"
 #include "engine/format/checkpoint.h"
 #include "engine/model/model.h"
 #include "tests/unit/engine/support/support_folder.h"
@@ -75,6 +77,83 @@ static void test_folder_without_a_tensor_is_refused_by_its_name(void **state)
     }
 }
 
+#define ENTRY "{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}"
+
+/* Writes the golden folder's model.safetensors with another shape of one tensor. The tensor's data
+ * move to the end of the file. Its old place becomes a tensor that is ignored. */
+static void write_reshaped(const struct test_folder *to, const char *folder, const char *name,
+                           const char *shape, size_t n_tensor)
+{
+    size_t n = 0, n_header = 0;
+    char *bytes = folder_read_golden(folder, "model.safetensors", &n);
+    for (int i = 7; i >= 0; i--)
+        n_header = n_header << 8 | (unsigned char)bytes[i];
+    size_t n_data = n - 8 - n_header;
+    struct strbuf file = {0}, rest = {0};
+    strbuf_printf(&rest, "%.*s", (int)n_header, bytes + 8);
+    const char *header = strbuf_str(&rest), *at = strstr(header, name);
+    if (!at)
+        fail_msg("%s: no tensor \"%s\"", folder, name);
+    at += strlen(name) + strlen("\":");
+    char *next = strstr(at, "data_offsets\":[") + strlen("data_offsets\":[");
+    size_t begin = strtoul(next, &next, 10), end = strtoul(next + 1, &next, 10);
+    char size[24];
+    snprintf(size, sizeof(size), "%zu", (end - begin) / 2);
+    strbuf_add(&file, "12345678", 8); /* room for the length */
+    strbuf_add(&file, header, (size_t)(at - header));
+    strbuf_printf(&file, ENTRY, shape, n_data, n_data + n_tensor);
+    strbuf_add_str(&file, ",\"visual.rest\":");
+    strbuf_printf(&file, ENTRY, size, begin, end);
+    strbuf_add_str(&file, next + strlen("]}"));
+    uint64_t n_new = file.n_bytes - 8;
+    strbuf_add(&file, bytes + 8 + n_header, n_data);
+    for (size_t i = 0; i < n_tensor; i++)
+        strbuf_add(&file, "", 1);
+    char *out = strbuf_take(&file);
+    for (int i = 0; i < 8; i++)
+        out[i] = (char)(n_new >> (8 * i));
+    folder_write(to, "model.safetensors", out, 8 + n_new + n_data + n_tensor);
+    free(out);
+    strbuf_fini(&rest);
+    free(bytes);
+}
+
+/* Symptom: all experts got the first expert's weights. A tensor of two dimensions under the joined
+ * name has the shape of one expert. In the other direction, a tensor of three dimensions had the
+ * name of one expert. Expert i then took block i of its own tensor. */
+static void test_experts_lie_in_one_tensor_or_in_one_each(void **state)
+{
+    static const struct {
+        const char *folder, *tensor, *good, *bad;
+        size_t n_good, n_bad; /* bytes */
+    } rows[] = {
+        {"qwen3moe_fused", "model.layers.2.mlp.experts.down_proj", "5,32,36", "32,36",
+         5 * 32 * 36 * 2, 32 * 36 * 2},
+        {"qwen3moe_fused", "model.layers.0.mlp.experts.gate_up_proj", "5,72,32", "72,32",
+         5 * 72 * 32 * 2, 72 * 32 * 2},
+        {"qwen3moe", "model.layers.1.mlp.experts.0.up_proj.weight", "40,32", "5,40,32", 40 * 32 * 2,
+         5 * 40 * 32 * 2},
+        {"qwen3moe", "model.layers.1.mlp.experts.3.up_proj.weight", "40,32", "5,40,32", 40 * 32 * 2,
+         5 * 40 * 32 * 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct test_folder folder;
+        struct error err = {0};
+        folder_create(&folder);
+        folder_copy_golden(&folder, rows[i].folder, "config.json", "", "");
+        write_reshaped(&folder, rows[i].folder, rows[i].tensor, rows[i].good, rows[i].n_good);
+        if (open_model(&folder, &err) != 0)
+            fail_msg("%s: the copy is refused: %s", rows[i].folder, err.message);
+        write_reshaped(&folder, rows[i].folder, rows[i].tensor, rows[i].bad, rows[i].n_bad);
+        int rc = open_model(&folder, &err);
+        if (rc != STATUS_INVALID_ARGUMENT || err.reason != REASON_MODEL_FILE_INVALID ||
+            !strstr(err.message, "experts"))
+            fail_msg("%s of %s: %d \"%s\"", rows[i].tensor, rows[i].bad, rc, err.message);
+        folder_remove(&folder);
+    }
+}
+
 /* The keys of MXFP4 are known to the table of gpt-oss only. */
 static void test_mxfp4_of_another_architecture_is_refused(void **state)
 {
@@ -126,6 +205,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folder_without_a_tensor_is_refused_by_its_name),
+        cmocka_unit_test(test_experts_lie_in_one_tensor_or_in_one_each),
         cmocka_unit_test(test_mxfp4_of_another_architecture_is_refused),
         cmocka_unit_test(test_numbers_that_no_op_takes_are_refused),
     };
