@@ -91,11 +91,12 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
     } head;
     read_exactly(file, &head, sizeof(head));
     assert_memory_equal(head.magic, "SLDQ", 4);
-    assert_int_equal(head.n_types, 15);
+    bool is_compared[N_DTYPES] = {0};
     for (uint32_t t = 0; t < head.n_types; t++) {
         uint32_t record[4]; /* GGUF type, blocks, bytes and values per block */
         read_exactly(file, record, sizeof(record));
         enum dtype type = type_of_gguf(record[0]);
+        is_compared[type] = true;
         size_t n_raw = (size_t)record[1] * record[2], n = (size_t)record[1] * record[3];
         assert_int_equal(dtype_row_bytes(type, n), n_raw);
         uint8_t *raw = malloc(n_raw);
@@ -130,6 +131,10 @@ static void test_expansion_equals_the_gguf_package_bit_for_bit(void **state)
         free(raw);
     }
     fclose(file);
+    /* no format is read whose values no other program has checked */
+    for (enum dtype type = 0; type < N_DTYPES; type++)
+        if (dtype_is_quantized(type) || type == DTYPE_F16 || type == DTYPE_BF16)
+            assert_true(is_compared[type]);
 }
 
 /* gpt-oss in safetensors: byte j of a block has elements 2j and 2j + 1. */
