@@ -18,7 +18,8 @@ struct model_info {
     const char *name;         /* general.name, or empty */
     const char *quantization; /* type of most bytes of weights, such as "Q4_1" */
     uint32_t vocab_size, n_layers, hidden_dim, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint32_t context_tokens; /* the model's own limit */
+    uint32_t context_tokens; /* longest sequence that this engine serves */
+    uint32_t trained_tokens; /* the context that the file names */
     uint64_t n_params, file_bytes;
 };
 

@@ -406,6 +406,7 @@ static void fill_info(struct model *model)
         .head_dim = largest(s, LAYER_OFFSET(k_dim)),
         .ffn_dim = largest(s, LAYER_OFFSET(ffn_dim)),
         .context_tokens = s->context_tokens,
+        .trained_tokens = s->trained_tokens,
         .n_params = n_params,
         .file_bytes = checkpoint_file_bytes(model->ckpt),
     };

@@ -23,6 +23,7 @@ static int read_sizes(struct shape_reader *r, struct model_shape *s)
     if (!rc)
         rc =
             shape_reader_u32(r, ARCH_PARAM_CONTEXT, 0, 1, MODEL_MAX_CONTEXT, 0, &s->context_tokens);
+    s->trained_tokens = s->context_tokens;
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_HIDDEN, 0, 1, MODEL_MAX_HIDDEN, 0, &s->hidden_dim);
     return rc;

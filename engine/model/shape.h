@@ -69,6 +69,7 @@ struct model_experts {
 
 struct model_shape {
     uint32_t n_layers, context_tokens, hidden_dim;
+    uint32_t trained_tokens; /* the context in the file; context_tokens may be less */
     uint32_t n_draft_layers; /* in the file behind n_layers; not loaded */
     uint32_t vocab_size;     /* rows of the vocabulary matrices that are loaded; see n_vocab_rows */
     uint32_t n_vocab_rows;   /* rows in the file; rows beyond the file's tokens are not loaded */

@@ -103,21 +103,6 @@ static const char *describe(const struct value *value, char out[ESCAPE_MAX_BYTES
 
 /* --- keys without a parameter --- */
 
-/* The row of the key; a row of this key alone comes before one with '*'. */
-static const struct arch_fixed_key *find_fixed(const struct arch_source *source, const char *key)
-{
-    const struct arch_fixed_key *wild = NULL;
-    for (uint32_t i = 0; i < source->n_fixed_keys; i++) {
-        const char *name = source->fixed_keys[i].key;
-        size_t n = strlen(name);
-        if (strcmp(name, key) == 0)
-            return &source->fixed_keys[i];
-        if (n && name[n - 1] == '*' && strncmp(name, key, n - 1) == 0)
-            wild = &source->fixed_keys[i];
-    }
-    return wild;
-}
-
 static bool is_allowed(const struct arch_fixed_key *fixed, const struct value *value)
 {
     char text[SHAPE_MAX_KEY];
@@ -185,7 +170,7 @@ static int check_key(struct shape_reader *r, const char *full, const char *key)
 {
     if (is_param(r->source, key) || shape_layers_take(r, full, key))
         return 0;
-    const struct arch_fixed_key *fixed = find_fixed(r->source, key);
+    const struct arch_fixed_key *fixed = arch_find_fixed_key(r->source, key);
     if (fixed)
         return check_fixed(r, full, fixed);
     if (is_pattern(r->source, key))

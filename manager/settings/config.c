@@ -30,11 +30,11 @@ int config_check_fits(const char *field, const pb_config *config, const pb_info 
                       struct error *err)
 {
     char text[96];
-    if (!config || !config->has_context_length || !info->trained_context_length ||
-        config->context_length <= info->trained_context_length)
+    uint32_t most = info->context_length ? info->context_length : info->trained_context_length;
+    if (!config || !config->has_context_length || !most || config->context_length <= most)
         return 0;
-    snprintf(text, sizeof(text), "%u is more than the %u tokens the model was trained for",
-             config->context_length, info->trained_context_length);
+    snprintf(text, sizeof(text), "%u is more than the %u tokens that the model is served with",
+             config->context_length, most);
     return bad(field, "context_length", err, text);
 }
 

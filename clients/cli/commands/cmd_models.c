@@ -208,10 +208,12 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                " KV) of %" PRIu32 ", vocabulary %" PRIu32 "\n",
                info->n_layers, info->hidden_dim, info->n_heads, info->n_kv_heads, info->head_dim,
                info->vocab_size);
-        printf("context     %" PRIu32
-               " tokens\ntokenizer   %s (%s)\nchat        %s\ndigest      %s\n",
-               info->trained_context_length, info->tokenizer, info->pre_tokenizer,
-               info->capabilities && info->capabilities->chat ? "yes" : "no", info->weights_digest);
+        printf("context     %" PRIu32, info->context_length);
+        if (info->context_length < info->trained_context_length)
+            printf(" of %" PRIu32, info->trained_context_length);
+        printf(" tokens\ntokenizer   %s (%s)\nchat        %s\ndigest      %s\n", info->tokenizer,
+               info->pre_tokenizer, info->capabilities && info->capabilities->chat ? "yes" : "no",
+               info->weights_digest);
         print_ids("end tokens ", info->eos_token_ids, info->n_eos_token_ids);
     }
     if (v->config && v->config->draft_model[0])

@@ -71,6 +71,31 @@ const struct arch_param *arch_find_param(const struct arch_source *source, enum 
     return NULL;
 }
 
+bool arch_reads_key(const struct arch_source *source, const char *key)
+{
+    for (uint32_t i = 0; i < source->n_params; i++)
+        if (source->params[i].key && arch_names_have(source->params[i].key, key))
+            return true;
+    for (uint32_t i = 0; i < source->n_patterns; i++)
+        if (source->patterns[i].key && arch_names_have(source->patterns[i].key, key))
+            return true;
+    return false;
+}
+
+const struct arch_fixed_key *arch_find_fixed_key(const struct arch_source *source, const char *key)
+{
+    const struct arch_fixed_key *wild = NULL;
+    for (uint32_t i = 0; i < source->n_fixed_keys; i++) {
+        const char *name = source->fixed_keys[i].key;
+        size_t n = strlen(name);
+        if (strcmp(name, key) == 0)
+            return &source->fixed_keys[i];
+        if (n && name[n - 1] == '*' && strncmp(name, key, n - 1) == 0)
+            wild = &source->fixed_keys[i];
+    }
+    return wild;
+}
+
 bool arch_is_transposed(enum arch_transform transform)
 {
     return transform == ARCH_TRANSFORM_TRANSPOSE || transform == ARCH_TRANSFORM_TRANSPOSE_BY_ROW;

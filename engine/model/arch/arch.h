@@ -494,6 +494,11 @@ const struct arch_tensor *arch_find_tensor(const struct arch_source *source, enu
 /* The parameter's row for this rope set or mixer; NULL if the source has none. */
 const struct arch_param *arch_find_param(const struct arch_source *source, enum arch_param_id id,
                                          uint32_t of);
+/* The row of a key that is no parameter; NULL without one. A row of this key alone comes before one
+ * with '*'. */
+const struct arch_fixed_key *arch_find_fixed_key(const struct arch_source *source, const char *key);
+/* True if a parameter or a pattern reads the key. */
+bool arch_reads_key(const struct arch_source *source, const char *key);
 /* True if the table is consistent. Numbers must lie within their enums, and no slot or parameter
  * may occur twice. */
 bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source);

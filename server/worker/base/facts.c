@@ -50,7 +50,7 @@ static void add_model(const struct model_info *model, Sluice__V1__ModelInfo *inf
                       struct arena *arena)
 {
     info->quantization = message_text(arena, model->quantization);
-    info->trained_context_length = model->context_tokens;
+    info->trained_context_length = model->trained_tokens;
     info->context_length = model->context_tokens;
     info->vocab_size = model->vocab_size;
     info->n_layers = model->n_layers;
