@@ -125,7 +125,8 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
 static void place_mode(enum settings_mode mode, struct settings *settings, struct place *place)
 {
     struct error *err = &place->failure;
-    if (place_init(place, settings, "/sys", err) == 0 && mode != MODE_PLAN)
+    bool runs = mode != MODE_PLAN && mode != MODE_INSPECT;
+    if (place_init(place, settings, "/sys", err) == 0 && runs)
         (void)place_enter(place, err);
     if (place->devices[0])
         settings->devices = place->devices;
@@ -136,7 +137,8 @@ static void place_mode(enum settings_mode mode, struct settings *settings, struc
 static int harden(enum settings_mode mode, const struct settings *settings, struct error *err)
 {
     bool one_shot = mode != MODE_SERVE && mode != MODE_GENERATE && mode != MODE_BENCH;
-    bool gpu = device_name_is_gpu(settings->devices);
+    bool plans = mode != MODE_INSPECT || settings->plan;
+    bool gpu = plans && device_name_is_gpu(settings->devices);
     const struct sandbox_wishes wishes = {
         .network = gpu && settings->tp * settings->pp > 1,
         .connect = gpu || mode == MODE_PROBE,
@@ -168,8 +170,8 @@ static int run_mode(enum settings_mode mode, const struct settings *settings)
 static int run_placed(enum settings_mode mode, struct settings *settings)
 {
     struct place place = {0};
-    bool placed =
-        mode == MODE_SERVE || mode == MODE_GENERATE || mode == MODE_BENCH || mode == MODE_PLAN;
+    bool placed = mode == MODE_SERVE || mode == MODE_GENERATE || mode == MODE_BENCH ||
+                  mode == MODE_PLAN || (mode == MODE_INSPECT && settings->plan);
     if (placed)
         place_mode(mode, settings, &place);
     int exit_status = run_mode(mode, settings);

@@ -148,6 +148,9 @@ static const struct grouped_spec table[] = {
      {"metadata", 0, OPTION_BOOL, FIELD(metadata), "false", NULL, "inspect: list every key", 0, 0}},
     {GROUP_TOOL,
      {"verify", 0, OPTION_BOOL, FIELD(verify), "false", NULL, "inspect: hash the contents", 0, 0}},
+    {GROUP_TOOL,
+     {"plan", 0, OPTION_BOOL, FIELD(plan), "false", NULL,
+      "inspect: also plan the memory of a load, as the mode plan does", 0, 0}},
     {GROUP_TOOL | GROUP_SERVE,
      {"replicas", 0, OPTION_U64, FIELD(replicas), "1", "N",
       "replicas that share the free memory, including this one", 1, 1 << 16}},
@@ -215,7 +218,8 @@ static const struct mode_info modes[N_MODES] = {
                        "answer a prompt on standard output",
                        GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_GENERATE | GROUP_ALL},
     [MODE_INSPECT] = {"inspect", "inspect MODEL [options]", "print the contents of a model file",
-                      GROUP_MODEL | GROUP_TOOL | GROUP_TEXT | GROUP_ALL},
+                      GROUP_RECORD | GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_TOOL |
+                          GROUP_TEXT | GROUP_ALL},
     [MODE_PLAN] = {"plan", "plan MODEL [options]", "print the memory that a load would need",
                    GROUP_RECORD | GROUP_MODEL | GROUP_RUN | GROUP_SIZE | GROUP_TOOL | GROUP_TEXT |
                        GROUP_ALL},

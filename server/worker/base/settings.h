@@ -47,7 +47,7 @@ struct settings {
     const char *stop;
     bool draft_always; /* also for serve and bench */
     /* inspect, plan */
-    bool text, tensors, metadata, verify;
+    bool text, tensors, metadata, verify, plan;
     uint64_t replicas;
     bool weights_shared, weights_held;
     /* bench: lists of numbers */

@@ -20,6 +20,8 @@ static void *read_file(void *arg)
     if (!reader->ckpt_rc)
         reader->tokenizer_rc =
             tokenizer_open(reader->ckpt, &reader->tokenizer, &reader->tokenizer_error);
+    if (reader->tokenizer) /* rows of the vocabulary without a token are not loaded */
+        checkpoint_set_n_tokens(reader->ckpt, tokenizer_info(reader->tokenizer)->vocab_size);
     const uint64_t one = 1;
     ssize_t n = reader->ended_fd >= 0 ? write(reader->ended_fd, &one, sizeof(one)) : 0;
     (void)n; /* the first write to an eventfd cannot fail */

@@ -6,9 +6,11 @@
 #include "base/strbuf.h"
 #include "base/system/source.h"
 #include "engine/engine.h"
+#include "engine/engine_facts.h"
 #include "server/worker/base/facts.h"
 #include "server/worker/base/message.h"
 #include "server/worker/base/settings.h"
+#include "server/worker/tools/inspection.h"
 #include "server/worker/tools/tool.h"
 
 enum { VALUE_BYTES = 512, HASH_CHUNK_BYTES = 1 << 20, MAX_GROUPS = 64 /* types of a format */ };
@@ -238,21 +240,26 @@ static int note_unsupported(struct inspection *in, int rc, const struct error *e
     return 0;
 }
 
-static int inspect(struct inspection *in, struct error *err)
+/* Plans a load. A plan that fails for another reason than the settings leaves the facts usable. */
+static int add_plan(struct inspection *in, const struct engine_facts *facts, struct error *err)
 {
-    struct model_info model;
-    int rc = note_unsupported(in, tokenizer_open(in->ckpt, &in->tok, err), err);
-    if (rc)
+    Sluice__V1__Inspection *made = in->report->inspection;
+    int rc =
+        tool_plan_make(in->settings, in->ckpt, in->tok, &facts->model, in->arena, &made->plan, err);
+    if (!rc || rc == STATUS_INVALID_ARGUMENT)
         return rc;
-    rc = engine_read_model_info(in->ckpt, &model, err);
-    bool known = rc == 0;
-    rc = note_unsupported(in, rc, err);
-    if (!rc)
-        rc = add_templates(in, err);
+    made->plan_error = message_error(in->arena, err);
+    return made->plan_error ? 0 : out_of_memory(err);
+}
+
+/* The parts that register, doctor and people read. `facts` NULL: they are not known. */
+static int add_parts(struct inspection *in, const struct engine_facts *facts, struct error *err)
+{
+    int rc = add_templates(in, err);
     struct facts_limits limits = {.chat = in->report->chat_template[0] &&
                                           !in->report->chat_template_error[0]};
     if (!rc)
-        rc = facts_model_info(in->arena, in->ckpt, in->tok, known ? &model : NULL, &limits,
+        rc = facts_model_info(in->arena, in->ckpt, in->tok, facts ? &facts->model : NULL, &limits,
                               &in->report->info, err);
     if (!rc)
         rc = add_notes(in, err);
@@ -262,8 +269,29 @@ static int inspect(struct inspection *in, struct error *err)
         rc = add_tensors(in, err);
     if (!rc && in->settings->metadata)
         rc = add_metadata(in, err);
+    return rc ? rc : add_files(in, err);
+}
+
+static int inspect(struct inspection *in, struct error *err)
+{
+    struct engine_facts facts;
+    int rc = note_unsupported(in, tokenizer_open(in->ckpt, &in->tok, err), err);
+    if (rc)
+        return rc;
+    if (in->tok) /* rows of the vocabulary without a token are not loaded */
+        checkpoint_set_n_tokens(in->ckpt, tokenizer_info(in->tok)->vocab_size);
+    rc = engine_facts_read(in->ckpt, &facts, err);
+    bool known = rc == 0;
+    rc = note_unsupported(in, rc, err);
     if (!rc)
-        rc = add_files(in, err);
+        rc = add_parts(in, known ? &facts : NULL, err);
+    if (!rc)
+        rc = inspection_make(in->arena, in->ckpt, in->tok, known ? &facts : NULL, in->report,
+                             &in->report->inspection, err);
+    if (!rc && in->settings->plan && known && in->tok)
+        rc = add_plan(in, &facts, err);
+    if (known)
+        engine_facts_fini(&facts);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/strbuf.h"
 #include "base/system/memory_limit.h"
+#include "engine/engine.h"
 #include "engine/engine_config.h"
 #include "engine/engine_stats.h"
 #include "server/worker/base/facts.h"
@@ -136,9 +137,9 @@ static int add_notes(const struct settings *settings, const struct model_info *m
     plan->notes = arena_calloc(arena, MAX_NOTES, sizeof(*plan->notes));
     if (!plan->notes)
         return out_of_memory(err);
-    if (sizes->context_tokens < model->context_tokens) {
+    if (sizes->context_tokens < model->trained_tokens) {
         strbuf_printf(&text, "context length %" PRIu32 ", the model was trained for %" PRIu32,
-                      sizes->context_tokens, model->context_tokens);
+                      sizes->context_tokens, model->trained_tokens);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
     if (settings->config.context_length > model->context_tokens) {
@@ -202,6 +203,7 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
     if (rc)
         return rc;
     plan->n_kv_tokens = sizes.kv_tokens;
+    plan->kv_token_bytes = sizes.kv_tokens ? sizes.kv_bytes / sizes.kv_tokens : 0;
     plan->n_kv_blocks = sizes.n_blocks;
     plan->kv_block_tokens = cfg.executor.kv_block_size;
     plan->packed_bytes = sizes.weights_bytes;
@@ -217,15 +219,40 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
     return rc ? rc : add_notes(settings, model, &sizes, arena, plan, err);
 }
 
+/* A load counts the tokens of a folder's tokenizer first. A tokenizer that cannot be read fails
+ * the load, not its plan. */
+static void count_tokens(struct checkpoint *ckpt, const struct tokenizer *tok)
+{
+    struct tokenizer *own = NULL;
+    struct error ignored;
+    if (!tok && strcmp(checkpoint_format(ckpt), "hf") == 0 &&
+        tokenizer_open(ckpt, &own, &ignored) == 0)
+        tok = own;
+    if (tok)
+        checkpoint_set_n_tokens(ckpt, tokenizer_info(tok)->vocab_size);
+    tokenizer_close(own);
+}
+
+int tool_plan_make(const struct settings *settings, struct checkpoint *ckpt,
+                   const struct tokenizer *tok, const struct model_info *model, struct arena *arena,
+                   Sluice__V1__Plan **out_plan, struct error *err)
+{
+    Sluice__V1__Plan *plan = arena_alloc(arena, sizeof(*plan));
+    if (!plan)
+        return out_of_memory(err);
+    sluice__v1__plan__init(plan);
+    count_tokens(ckpt, tok);
+    int rc = make_plan(settings, ckpt, model, arena, plan, err);
+    if (!rc)
+        *out_plan = plan;
+    return rc;
+}
+
 int tool_plan(const struct settings *settings, struct arena *arena,
               Sluice__Worker__V1__ToolReport *report, struct error *err)
 {
     struct checkpoint *ckpt = NULL;
     struct model_info model;
-    Sluice__V1__Plan *plan = arena_alloc(arena, sizeof(*plan));
-    if (!plan)
-        return out_of_memory(err);
-    sluice__v1__plan__init(plan);
     int rc = checkpoint_open(settings->model, &ckpt, err);
     if (rc)
         return rc;
@@ -233,11 +260,9 @@ int tool_plan(const struct settings *settings, struct arena *arena,
     if (!rc)
         rc = engine_read_model_info(ckpt, &model, err);
     if (!rc)
-        rc = make_plan(settings, ckpt, &model, arena, plan, err);
+        rc = tool_plan_make(settings, ckpt, NULL, &model, arena, &report->plan, err);
     checkpoint_close(ckpt);
-    if (rc)
-        return rc;
-    report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN;
-    report->plan = plan;
-    return 0;
+    if (!rc)
+        report->result_case = SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN;
+    return rc;
 }
