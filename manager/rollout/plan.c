@@ -30,8 +30,9 @@ struct planning {
     struct rpc_call *call; /* a reference */
     struct fleet *fleet;
     plan_answer_fn *answer;
-    void *arg;    /* argument of answer */
-    bool nothing; /* no new replicas: the plan describes one replica */
+    plan_inspected_fn *inspected; /* in place of answer; or NULL */
+    void *arg;                    /* argument of answer */
+    bool nothing;                 /* no new replicas: the plan describes one replica */
     char note[ERROR_MESSAGE_BYTES];
     char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], group[NAME_MAX_BYTES + 1];
 };
@@ -72,6 +73,23 @@ static void answer_call(struct planning *planning, Sluice__V1__Plan *plan)
     free(more);
 }
 
+static void on_inspected(void *arg, const pb_tool *report, const struct error *status)
+{
+    struct planning *planning = arg;
+    const Sluice__V1__Inspection *inspection =
+        report && report->result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT_INSPECT
+            ? report->inspect->inspection
+            : NULL;
+    struct error err = *status;
+    if (err.status == 0 && !inspection)
+        error_set(&err, STATUS_INTERNAL, "the inspecting process sent a report of another kind");
+    if (err.status != 0)
+        rpc_call_finish(planning->call, &err);
+    planning->inspected(planning->call, err.status == 0 ? inspection : NULL, planning->arg);
+    rpc_call_release(planning->call);
+    free(planning);
+}
+
 static void on_planned(void *arg, const pb_tool *report, const struct error *status)
 {
     struct planning *planning = arg;
@@ -99,8 +117,11 @@ static int start_tool(struct fleet *fleet, const pb_launch *launch, const struct
         return error_no_memory(err);
     *planning = *wish;
     rpc_call_retain(planning->call);
-    static const char *const arguments[] = {"plan", NULL};
-    int rc = tool_run(fleet->tools, arguments, launch, on_planned, planning, err);
+    static const char *const plans[] = {"plan", NULL}, *const inspects[] = {"inspect", "--plan",
+                                                                            NULL};
+    bool inspect = planning->inspected != NULL;
+    int rc = tool_run(fleet->tools, inspect ? inspects : plans, launch,
+                      inspect ? on_inspected : on_planned, planning, err);
     if (rc != 0) {
         rpc_call_release(planning->call);
         free(planning);
@@ -135,7 +156,8 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
             message_free(&config->base);
         return error_no_memory(err);
     }
-    if (wish->n_replicas && device_hold_check(catalog, group, wish->tp, err) != 0) {
+    if (wish->n_replicas && !wish->inspected &&
+        device_hold_check(catalog, group, wish->tp, err) != 0) {
         message_free(&config->base);
         return err->status;
     }
@@ -150,8 +172,8 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
     n_usable = device_room_choose(fleet, &place, usable, n_usable);
     if (n_usable)
         device_room_read(fleet, usable[0], NULL, &room);
-    bool held = weights_are_held(fleet->weights, wish->model, wish->version, wish->group, wish->tp,
-                                 config->kernels);
+    bool held = !wish->inspected && weights_are_held(fleet->weights, wish->model, wish->version,
+                                                     wish->group, wish->tp, config->kernels);
     struct launch_plan parts = {.model_path = path,
                                 .draft_path = draft_path,
                                 .digest = version->info ? version->info->weights_digest : "",
@@ -171,6 +193,7 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
     struct planning planning = {.call = call,
                                 .fleet = fleet,
                                 .answer = answer,
+                                .inspected = wish->inspected,
                                 .arg = arg,
                                 .nothing = wish->n_replicas == 0};
     make_note(wish, n_usable ? usable[0] : "", &room, planning.note, sizeof(planning.note));

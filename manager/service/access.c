@@ -31,9 +31,9 @@ enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10, METHOD_PATH_BYTES = 256 };
 #define MODEL_MANAGER "/sluice.manager.v1.ModelManager/"
 #define ROUTING       "/sluice.manager.v1.Routing/"
 
-/* A viewer reads; an operator controls registered models. Registering needs an admin, since the
- * manager then reads the named files. So do creating keys and device groups, and WatchRoutes,
- * whose caller appears as a server. */
+/* A viewer reads; an operator controls registered models. Inspecting starts a process. Registering
+ * needs an admin, since the manager then reads the named files. So do creating keys and device
+ * groups, and WatchRoutes, whose caller appears as a server. */
 static const struct {
     const char *path;
     enum role needed;
@@ -50,6 +50,7 @@ static const struct {
     {MODEL_MANAGER "WatchOperation", ROLE_VIEWER},
     {MODEL_MANAGER "WatchEvents", ROLE_VIEWER},
     {MODEL_MANAGER "GetStatus", ROLE_VIEWER},
+    {MODEL_MANAGER "InspectModelVersion", ROLE_OPERATOR},
     {MODEL_MANAGER "LoadModelVersion", ROLE_OPERATOR},
     {MODEL_MANAGER "UnloadModelVersion", ROLE_OPERATOR},
     {MODEL_MANAGER "ScaleModelVersion", ROLE_OPERATOR},

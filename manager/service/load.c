@@ -1,4 +1,5 @@
-/* load.c: LoadModelVersion. */
+/* load.c: LoadModelVersion, and InspectModelVersion, which plans a load without one. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,13 +60,20 @@ static void free_args(void *arg)
     free(arg);
 }
 
+static int check_tp(uint32_t tp, struct error *err)
+{
+    if (tp != 1 && tp != 2 && tp != 4 && tp != 8)
+        return error_field(err, "tp", "%u; must be 1, 2, 4 or 8", tp);
+    return 0;
+}
+
 static int check_split(const load_request *request, struct load_args *args, struct error *err)
 {
     args->tp = request->has_tp ? request->tp : 1;
     args->pp = request->has_pp ? request->pp : 1;
     args->n_replicas = request->has_n_replicas ? request->n_replicas : 1;
-    if (args->tp != 1 && args->tp != 2 && args->tp != 4 && args->tp != 8)
-        return error_field(err, "tp", "%u; must be 1, 2, 4 or 8", args->tp);
+    if (check_tp(args->tp, err) != 0)
+        return err->status;
     if (args->pp != 1) {
         error_field(err, "pp", "%u pipeline stages are not supported; must be 1", args->pp);
         return err->status = STATUS_UNIMPLEMENTED;
@@ -436,4 +444,90 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
     }
     service_change_copy(service, call, message, request->request_id, &load_change, &args,
                         sizeof(args));
+}
+
+/* --- InspectModelVersion --- */
+
+typedef Sluice__Manager__V1__InspectModelVersionRequest inspect_request;
+typedef Sluice__Manager__V1__InspectModelVersionResponse inspect_response;
+
+/* The names of the version, for the answer: its row may be gone by then. */
+struct inspected {
+    char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], path[PATH_MAX];
+};
+
+/* Takes `arg`. */
+static void answer_inspection(struct rpc_call *call, const Sluice__V1__Inspection *inspection,
+                              void *arg)
+{
+    struct inspected *names = arg;
+    inspect_response response = SLUICE__MANAGER__V1__INSPECT_MODEL_VERSION_RESPONSE__INIT;
+    if (inspection) {
+        response.model = names->model;
+        response.version = names->version;
+        response.path = names->path;
+        response.inspection = (Sluice__V1__Inspection *)(uintptr_t)inspection;
+        rpc_call_reply(call, &response.base);
+    }
+    free(names);
+}
+
+/* Returns the version's row, borrowed; NULL with err set. */
+static const pb_version *check_inspect(const struct catalog *catalog,
+                                       const inspect_request *request, const char *group_name,
+                                       struct error *err)
+{
+    if (name_check("model", request->model, err) != 0 ||
+        (*request->version && name_check_version("version", request->version, err) != 0) ||
+        name_check("device_group", group_name, err) != 0 ||
+        check_tp(request->has_tp ? request->tp : 1, err) != 0 ||
+        config_check("config", request->config, err) != 0)
+        return NULL;
+    const pb_version *row = catalog_resolve_version(catalog, request->model, request->version);
+    const pb_group *group = catalog_group(catalog, group_name);
+    if (!row)
+        lifecycle_no_version(request->model, request->version, err);
+    else if (!group)
+        no_group(group_name, err);
+    else if (config_check_fits("config", request->config, row->info, err) == 0 &&
+             config_check_devices("config", request->config, group, err) == 0)
+        return row;
+    return NULL;
+}
+
+void service_inspect(struct service *service, struct rpc_call *call,
+                     const ProtobufCMessage *message)
+{
+    const inspect_request *request = (const inspect_request *)message;
+    struct fleet *fleet = service->fleet;
+    const char *group = *request->device_group ? request->device_group : "cpu";
+    struct inspected *names = NULL;
+    pb_config *config = NULL;
+    struct error err;
+    const pb_version *row = check_inspect(fleet->context->catalog, request, group, &err);
+    int rc = row ? model_path_of_config(fleet->context->settings->model_root, request->config,
+                                        &config, &err)
+                 : err.status;
+    if (rc == 0 && !(names = calloc(1, sizeof(*names))))
+        rc = error_no_memory(&err);
+    if (rc == 0) {
+        snprintf(names->model, sizeof(names->model), "%s", row->model);
+        snprintf(names->version, sizeof(names->version), "%s", row->version);
+        snprintf(names->path, sizeof(names->path), "%s", row->path);
+        const struct plan_wish wish = {.model = names->model,
+                                       .version = names->version,
+                                       .group = group,
+                                       .tp = request->has_tp ? request->tp : 1,
+                                       .pp = 1,
+                                       .config = config,
+                                       .n_replicas = 1,
+                                       .inspected = answer_inspection};
+        rc = plan_run(fleet, call, &wish, NULL, names, &err);
+    }
+    if (config)
+        message_free(&config->base);
+    if (rc == 0)
+        return;
+    free(names);
+    service_fail(call, &err);
 }

@@ -94,6 +94,7 @@ static void post_to_loop(struct service *service, struct rpc_call *call,
 ON_LOOP(register)
 ON_LOOP(get_model)
 ON_LOOP(list_models)
+ON_LOOP(inspect)
 ON_LOOP(delete_version)
 ON_LOOP(load)
 ON_LOOP(unload)
@@ -155,6 +156,7 @@ static const struct rpc_method manager_methods[] = {
     {"RegisterModelVersion", RPC_SHAPE_UNARY, register_call},
     {"GetModel", RPC_SHAPE_UNARY, get_model_call},
     {"ListModels", RPC_SHAPE_UNARY, list_models_call},
+    {"InspectModelVersion", RPC_SHAPE_UNARY, inspect_call},
     {"DeleteModelVersion", RPC_SHAPE_UNARY, delete_version_call},
     {"SetVersionPolicy", RPC_SHAPE_UNARY, set_policy_call},
     {"LoadModelVersion", RPC_SHAPE_UNARY, load_call},

@@ -66,6 +66,7 @@ typedef void service_fn(struct service *service, struct rpc_call *call,
                         const ProtobufCMessage *request);
 
 service_fn service_register, service_get_model, service_list_models, service_delete_version;
+service_fn service_inspect;
 service_fn service_load, service_unload, service_scale, service_park, service_wake;
 service_fn service_wake_on_demand;
 service_fn service_set_policy, service_update, service_set_traffic, service_get_traffic;
