@@ -6,7 +6,7 @@
 #include "base/system/placement.h"
 
 enum {
-    BENCH_TOO = LOAD_CLI | LOAD_CLI_BENCH | LOAD_WORKER | LOAD_WORKER_BENCH,
+    BENCH_TOO = LOAD_CLI | LOAD_CLI_BENCH | LOAD_WORKER | LOAD_WORKER_BENCH | LOAD_CLI_INSPECT,
     MOST_CONTEXT = 1 << 24,
     MOST_BATCH = 1 << 16,
     ONE_DAY_MS = 24 * 3600 * 1000,
@@ -48,7 +48,7 @@ static const struct load_setting rows[] = {
         .max = MOST_CONTEXT,
         .flag = "context-length",
         .letter = 'c',
-        .users = LOAD_CLI | LOAD_WORKER,
+        .users = LOAD_CLI | LOAD_WORKER | LOAD_CLI_INSPECT,
         .letter_users = LOAD_CLI,
         .help = "tokens of a sequence; 0: the model's limit",
     },
@@ -69,7 +69,7 @@ static const struct load_setting rows[] = {
         .max = MOST_KV_TOKENS,
         .group = "KV cache",
         .flag = "kv-tokens",
-        .users = LOAD_CLI | LOAD_WORKER,
+        .users = LOAD_CLI | LOAD_WORKER | LOAD_CLI_INSPECT,
         .help = "tokens in the KV cache, 32 or more; 0: by the free memory",
     },
     {
@@ -87,7 +87,7 @@ static const struct load_setting rows[] = {
         .min = 1,
         .max = 4096,
         .flag = "max-concurrent",
-        .users = LOAD_CLI | LOAD_WORKER,
+        .users = LOAD_CLI | LOAD_WORKER | LOAD_CLI_INSPECT,
         .help = "sequences that a replica runs at once; 0: 256",
     },
     {
@@ -105,7 +105,7 @@ static const struct load_setting rows[] = {
         .min = 2, /* a prompt needs a row beside the sequences that decode */
         .max = MOST_BATCH,
         .flag = "max-batch-tokens",
-        .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH,
+        .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH | LOAD_CLI_INSPECT,
         .help = "tokens of a step; 0: 512",
     },
     {
@@ -167,7 +167,7 @@ static const struct load_setting rows[] = {
         .kind = LOAD_PATH,
         .max = PATH_MAX - 1,
         .flag = "draft",
-        .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH,
+        .users = LOAD_CLI | LOAD_WORKER | LOAD_WORKER_BENCH | LOAD_CLI_INSPECT,
         .help = "draft model: a smaller model file with the same vocabulary",
     },
     {

@@ -25,8 +25,9 @@ enum load_kind {
 enum load_user {
     LOAD_CLI = 1,          /* sluice load, sluice serve */
     LOAD_CLI_BENCH = 2,    /* sluice bench engine */
-    LOAD_WORKER = 4,       /* sluice-worker serve, plan, generate */
+    LOAD_WORKER = 4,       /* sluice-worker serve, plan, inspect, generate */
     LOAD_WORKER_BENCH = 8, /* sluice-worker bench */
+    LOAD_CLI_INSPECT = 16, /* sluice inspect: the fields that change the memory of a load */
 };
 
 enum load_trait {

@@ -39,30 +39,6 @@ static int check(const struct cli_settings *s, struct error *err)
     return rc;
 }
 
-/* Appends "--flag=value" for each load setting of a bench. Also for empty values, because the
- * worker's environment could set another value. The texts are owned. */
-static int add_load_flags(const struct cli *cli, char *flags[LOAD_SETTINGS_MAX],
-                          const char *argv[WORKER_TOOL_MAX_ARGS], struct error *err)
-{
-    struct option_spec specs[LOAD_SETTINGS_MAX];
-    size_t n = load_settings_specs(LOAD_CLI_BENCH, 0, specs, LOAD_SETTINGS_MAX), n_argv = 1, k = 0;
-    while (argv[n_argv])
-        n_argv++;
-    for (size_t i = 0; i < n; i++, k = 0) {
-        while (strcmp(cli->specs[k].name, specs[i].name) != 0)
-            k++;
-        struct strbuf flag = {0};
-        strbuf_printf(&flag, "--%s=%s", specs[i].name, options_text(cli->options, k));
-        bool failed = strbuf_failed(&flag) || !(flags[i] = strdup(strbuf_str(&flag)));
-        strbuf_fini(&flag);
-        if (failed || n_argv + 1 >= WORKER_TOOL_MAX_ARGS)
-            return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                             "out of memory for the worker's flags");
-        argv[n_argv++] = flags[i];
-    }
-    return 0;
-}
-
 static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     const struct cli_settings *s = &cli->settings;
@@ -102,12 +78,11 @@ static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, s
                                               "--log-level",
                                               "warn"};
     char *flags[LOAD_SETTINGS_MAX] = {NULL};
-    int rc = add_load_flags(cli, flags, argv, err);
+    int rc = worker_tool_add_flags(cli, LOAD_CLI_BENCH, flags, argv, err);
     if (!rc)
         rc = worker_tool_run(argv, SLUICE__WORKER__V1__TOOL_REPORT__RESULT_BENCH, 0, out_report,
                              err);
-    for (size_t i = 0; i < CLI_N(flags); i++)
-        free(flags[i]);
+    worker_tool_free_flags(flags);
     return rc;
 }
 

@@ -17,16 +17,14 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-/* Fills the request's configuration. `draft` is storage for the draft model's path: absolute if the
- * file exists here, else relative to the model root. */
-static void fill_config(const struct cli *cli, Sluice__Manager__V1__ModelConfig *config,
-                        char draft[PATH_MAX])
+void action_fill_config(const struct cli *cli, enum load_user user,
+                        Sluice__Manager__V1__ModelConfig *config, char draft[PATH_MAX])
 {
     *config = (Sluice__Manager__V1__ModelConfig)SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
     for (size_t i = 0; i < load_settings_count(); i++) {
         const struct load_setting *row = load_setting_at(i);
         bool has_value = !(row->traits & LOAD_ZERO) || cli_given(cli, row->flag);
-        if ((row->users & LOAD_CLI) && has_value)
+        if ((row->users & user) && has_value)
             model_config_set(config, i, &cli->settings.load[i]);
     }
     if (config->draft_model[0] && folder_resolve(config->draft_model, draft))
@@ -99,7 +97,7 @@ int action_load(struct cli *cli, const char *name, const char *version,
     char id[UUID_BYTES], draft[PATH_MAX], group[64];
     bool made = false;
     rng_uuid(id); /* with an id a retry after a lost connection loads once */
-    fill_config(cli, &config, draft);
+    action_fill_config(cli, LOAD_CLI, &config, draft);
     request.model = (char *)(uintptr_t)name;
     request.version = (char *)(uintptr_t)version;
     request.request_id = s->request_id && s->request_id[0] ? (char *)(uintptr_t)s->request_id : id;

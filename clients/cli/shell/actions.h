@@ -2,10 +2,20 @@
  * operation. The caller owns responses (rpc_message_free). */
 #pragma once
 
+#include <limits.h>
+
 #include <protobuf-c/protobuf-c.h>
+
+#include "base/settings/load_settings.h"
+#include "sluice/manager/v1/types.pb-c.h"
 
 struct cli;
 struct error;
+
+/* Fills a request's configuration from the command's flags of `user`. `draft` is storage for the
+ * draft model's path: absolute if the file exists here, else relative to the model root. */
+void action_fill_config(const struct cli *cli, enum load_user user,
+                        Sluice__Manager__V1__ModelConfig *config, char draft[PATH_MAX]);
 
 /* Calls RegisterModelVersion with the command's --version, --verify and --request-id. */
 int action_register(struct cli *cli, const char *name, const char *path,

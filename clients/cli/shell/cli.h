@@ -104,6 +104,7 @@ enum cli_group {
     CLI_DIAL = 16,       /* connects to the data plane */
     CLI_MANAGE = 64,     /* connects to the manager only */
     CLI_ARITHMETIC = 32, /* subset of CLI_DEPLOY: kernels, formats, GPU memory */
+    CLI_SIZES = 128,     /* subset of CLI_DEPLOY: settings that change the memory of a load */
 };
 
 /* A command of `sluice`. This row is the source of help, man page, completion and argument check.
@@ -227,4 +228,4 @@ extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_toke
     cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list, cmd_groups_create,
     cmd_groups_delete, cmd_devices_list, cmd_devices_release, cmd_status, cmd_key_new,
     cmd_keys_list, cmd_keys_create, cmd_keys_revoke, cmd_bench_engine, cmd_bench_serve,
-    cmd_completion, cmd_man, cmd_version, cmd_doctor, cmd_top;
+    cmd_completion, cmd_man, cmd_version, cmd_doctor, cmd_top, cmd_inspect;

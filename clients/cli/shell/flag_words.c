@@ -17,6 +17,7 @@ static const struct {
     {"devices", "devices"},
     {"expires_unix_ns", "expires"},
     {"grace_ms", "grace"},
+    {"max_context_tokens", "context-length"},
     {"max_error_rate", "max-error-rate"},
     {"max_ttft_ms", "max-ttft-ms"},
     {"max_ttft_ratio", "max-ttft-ratio"},

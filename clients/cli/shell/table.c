@@ -22,6 +22,7 @@ static const struct cli_command *const commands[] = {
     &cmd_rm,
     &cmd_ls,
     &cmd_show,
+    &cmd_inspect,
     &cmd_ps,
     &cmd_top,
     &cmd_park,
@@ -219,6 +220,8 @@ size_t table_specs(const struct cli_command *command, struct option_spec out[CLI
         n = add_specs(deploy_specs, CLI_N(deploy_specs), out, n);
     if (command->groups & CLI_DEPLOY)
         n += load_settings_specs(LOAD_CLI, CLI_OPTION(load), out + n, CLI_MAX_SPECS - n);
+    else if (command->groups & CLI_SIZES)
+        n += load_settings_specs(LOAD_CLI_INSPECT, CLI_OPTION(load), out + n, CLI_MAX_SPECS - n);
     else if (command->groups & CLI_ARITHMETIC)
         n += load_settings_specs(LOAD_CLI_BENCH, CLI_OPTION(load), out + n, CLI_MAX_SPECS - n);
     if (command->groups & CLI_GRACE)

@@ -7,6 +7,7 @@
 #include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "clients/cli/shell/cli.h"
 #include "proto/rpc/message/message.h"
 
 enum { REPORT_MAX_BYTES = 16 << 20, PATH_BYTES = 1100 };
@@ -175,4 +177,33 @@ int worker_tool_run(const char *argv[WORKER_TOOL_MAX_ARGS],
         rc = parse_report(&bytes, status, kind, out_report, err);
     strbuf_fini(&bytes);
     return rc;
+}
+
+int worker_tool_add_flags(const struct cli *cli, enum load_user user,
+                          char *flags[LOAD_SETTINGS_MAX], const char *argv[WORKER_TOOL_MAX_ARGS],
+                          struct error *err)
+{
+    struct option_spec specs[LOAD_SETTINGS_MAX];
+    size_t n = load_settings_specs(user, 0, specs, LOAD_SETTINGS_MAX), n_argv = 1, k = 0;
+    while (argv[n_argv])
+        n_argv++;
+    for (size_t i = 0; i < n; i++, k = 0) {
+        while (strcmp(cli->specs[k].name, specs[i].name) != 0)
+            k++;
+        struct strbuf flag = {0};
+        strbuf_printf(&flag, "--%s=%s", specs[i].name, options_text(cli->options, k));
+        bool failed = strbuf_failed(&flag) || !(flags[i] = strdup(strbuf_str(&flag)));
+        strbuf_fini(&flag);
+        if (failed || n_argv + 1 >= WORKER_TOOL_MAX_ARGS)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                             "out of memory for the worker's flags");
+        argv[n_argv++] = flags[i];
+    }
+    return 0;
+}
+
+void worker_tool_free_flags(char *flags[LOAD_SETTINGS_MAX])
+{
+    for (size_t i = 0; i < LOAD_SETTINGS_MAX; i++)
+        free(flags[i]);
 }

@@ -4,8 +4,10 @@
 
 #include <stdint.h>
 
+#include "base/settings/load_settings.h"
 #include "sluice/worker/v1/report.pb-c.h"
 
+struct cli;
 struct error;
 
 enum { WORKER_TOOL_MAX_ARGS = 48 };
@@ -18,3 +20,11 @@ enum { WORKER_TOOL_MAX_ARGS = 48 };
 int worker_tool_run(const char *argv[WORKER_TOOL_MAX_ARGS],
                     Sluice__Worker__V1__ToolReport__ResultCase kind, uint32_t timeout_ms,
                     Sluice__Worker__V1__ToolReport **out_report, struct error *err);
+
+/* Appends "--flag=value" to argv for each load setting of `user`. Also for empty values, because
+ * the worker's environment could set another value. The texts are owned: worker_tool_free_flags(),
+ * also after an error. */
+int worker_tool_add_flags(const struct cli *cli, enum load_user user,
+                          char *flags[LOAD_SETTINGS_MAX], const char *argv[WORKER_TOOL_MAX_ARGS],
+                          struct error *err);
+void worker_tool_free_flags(char *flags[LOAD_SETTINGS_MAX]);
