@@ -138,6 +138,7 @@ static const struct name names[] = {
     {"parked", WORKER},
     {"pieces", CLI},
     {"placement", MANAGER},
+    {"plan", WORKER},
     {"pp", WORKER},
     {"presence-penalty", CLI},
     {"priority", CLI},

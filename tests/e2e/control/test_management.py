@@ -30,7 +30,7 @@ ROLES = ["viewer", "operator", "admin"]
 # The role that each RPC needs. This is a second copy of the manager's table: a change of the table changes this list.
 VIEWER = ["GetModel", "ListModels", "GetTraffic", "ListDevices", "ListDeviceGroups", "ListReplicas", "GetOperation", "ListOperations",
           "WaitOperation", "WatchOperation", "WatchEvents", "GetStatus"]
-OPERATOR = ["LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "UpdateModelVersion", "SetTraffic",
+OPERATOR = ["InspectModelVersion", "LoadModelVersion", "UnloadModelVersion", "ScaleModelVersion", "ParkModelVersion", "WakeModelVersion", "UpdateModelVersion", "SetTraffic",
             "SetVersionPolicy", "DrainReplica", "RestartReplica", "CancelOperation", "ReleaseDevice"]
 ADMIN = ["RegisterModelVersion", "DeleteModelVersion", "CreateDeviceGroup", "DeleteDeviceGroup", "CreateApiKey", "ListApiKeys", "RevokeApiKey"]
 NEEDED = {**{SERVICE + n: "viewer" for n in VIEWER}, **{SERVICE + n: "operator" for n in OPERATOR},
