@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text/escape.h"
 #include "engine/draft/draft_model_private.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/escape.h"
 #include "engine/text/tokenizer.h"
 
 enum { PROBE_TOKENS = 1, LONGEST_CHUNK = 256 };

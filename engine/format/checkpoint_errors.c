@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint_store.h"
-#include "engine/format/escape.h"
 
 /* The remedy at the end of a message. Messages about unsupported content have their own. */
 static const char *remedy_of(int status)

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/system/source.h"
-#include "engine/format/escape.h"
+#include "base/text/escape.h"
 
 struct beginning {
     const unsigned char *bytes;

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/text/escape.h"
 #include "engine/format/byte_reader.h"
-#include "engine/format/escape.h"
 
 struct checkpoint;
 struct error;

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "base/system/source.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint_store.h"
-#include "engine/format/escape.h"
 #include "engine/format/file_kind.h"
 #include "engine/format/gguf.h"
 

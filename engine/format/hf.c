@@ -10,8 +10,8 @@
 #include "base/strbuf.h"
 #include "base/system/folder.h"
 #include "base/system/source.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint_store.h"
-#include "engine/format/escape.h"
 #include "engine/format/gguf.h"
 
 enum { PATH_BYTES = 4096, HASH_CHUNK_BYTES = 64 * 1024, MOST_NAMED_FILES = 4 };

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text/json_cursor.h"
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/hf.h"
-#include "engine/format/json_cursor.h"
 
 /* Type of entries that mark a null, an object, or an array of containers. Marks hold no value. They
  * let a duplicate key be found. */

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 #include "base/system/folder.h"
+#include "base/text/json_cursor.h"
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/hf.h"
-#include "engine/format/json_cursor.h"
 #include "engine/format/safetensors.h"
 
 enum { MAX_FILE_NAME_BYTES = 255, MOST_NAMED_FILES = 4 };

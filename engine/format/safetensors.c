@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "base/system/source.h"
+#include "base/text/json_cursor.h"
 #include "engine/format/checkpoint_store.h"
 #include "engine/format/file_kind.h"
-#include "engine/format/json_cursor.h"
 
 enum { LENGTH_BYTES = 8, MAX_TYPE_BYTES = 32, SCRATCH_BYTES = 4096 };
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/escape.h"
 #include "engine/model/shape_keys.h"
 
 enum {

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/escape.h"
 
 /* --- patterns --- */
 

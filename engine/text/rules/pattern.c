@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "base/text/escape.h"
 #include "base/utf8.h"
-#include "engine/format/escape.h"
 
 enum { JIT_STACK_START = 32 * 1024, JIT_STACK_LIMIT = 64 * 1024 * 1024 };
 

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "base/text/escape.h"
 #include "base/utf8.h"
-#include "engine/format/escape.h"
 #include "engine/text/rules/pattern.h"
 
 /* The pattern's text and the place that is read next. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/format/escape.h"
+#include "base/text/escape.h"
 #include "engine/text/facts/text_facts.h"
 
 /* The patterns of models assume that \s is Unicode's White_Space. PCRE2's \s also matches U+180E,

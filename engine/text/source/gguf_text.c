@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
-#include "engine/format/escape.h"
 #include "engine/text/facts/text_facts.h"
 #include "engine/text/rules/pretokenizer_table.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/format/escape.h"
+#include "base/text/escape.h"
 #include "engine/text/facts/text_facts.h"
 #include "engine/text/source/hf_rules.h"
 #include "engine/text/source/json_reader.h"

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/pages.h"
 #include "base/rng.h"
+#include "base/text/escape.h"
 #include "base/utf8.h"
-#include "engine/format/escape.h"
 #include "engine/text/vocab/vocab.h"
 
 static int table_init(struct merges *merges, uint64_t n, struct error *err)

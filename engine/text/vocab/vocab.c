@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/text/escape.h"
 #include "base/utf8.h"
-#include "engine/format/escape.h"
 
 /* --- GPT-2's byte alphabet: printable Latin-1 represents itself; the other 68 bytes are U+0100 and
  * up, in order --- */

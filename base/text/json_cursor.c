@@ -1,4 +1,4 @@
-#include "engine/format/json_cursor.h"
+#include "base/text/json_cursor.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +11,6 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/utf8.h"
-#include "engine/format/checkpoint.h"
 
 int(json_cursor_bad)(const struct json_cursor *cursor, size_t at, struct error *err,
                      const char *format, ...)
@@ -21,9 +20,9 @@ int(json_cursor_bad)(const struct json_cursor *cursor, size_t at, struct error *
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    error_set(err, STATUS_INVALID_ARGUMENT, "%s: offset %" PRIu64 ": %s%s%s; " CHECKPOINT_REMEDY,
-              cursor->file, cursor->file_offset + at, cursor->scope, cursor->scope[0] ? ": " : "",
-              text);
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "%s: offset %" PRIu64 ": %s%s%s; get another copy of the file", cursor->file,
+              cursor->file_offset + at, cursor->scope, cursor->scope[0] ? ": " : "", text);
     return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 

@@ -1,4 +1,4 @@
-#include "engine/format/escape.h"
+#include "base/text/escape.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "engine/format/escape.h"
+#include "base/text/escape.h"
 
 struct arena;
 

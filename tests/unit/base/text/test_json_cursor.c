@@ -12,7 +12,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "engine/format/json_cursor.h"
+#include "base/text/json_cursor.h"
 #include "tests/support/names.h"
 
 static int skip_all(const char *text, size_t n, struct error *err)
