@@ -18,6 +18,7 @@
 #include "engine/engine_config.h"
 #include "engine/engine_stats.h"
 #include "engine/format/checkpoint_files.h"
+#include "engine/format/default_sampling.h"
 #include "engine/template/chat_template.h"
 #include "engine/template/chat_templates.h"
 #include "engine/text/detokenizer.h"

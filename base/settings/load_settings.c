@@ -273,6 +273,15 @@ static const struct load_setting rows[] = {
         .help = "on a GPU: compute prompts and answers of a step together: faster, but an "
                 "answer's bits then depend on the other requests",
     },
+    {
+        .field = "default_sampling",
+        .kind = LOAD_WORD,
+        .words = "model|none",
+        .flag = "default-sampling",
+        .users = LOAD_CLI | LOAD_WORKER,
+        .help = "sampling of requests that choose none: model takes the defaults of the model's "
+                "files, none ignores them; empty: model",
+    },
     {.field = "chat_template", .kind = LOAD_TEXT, .max = 1 << 20},
     {.field = "default_temperature", .kind = LOAD_NUMBER, .traits = LOAD_NOT_BUILT},
     {.field = "default_top_p", .kind = LOAD_NUMBER, .traits = LOAD_NOT_BUILT},

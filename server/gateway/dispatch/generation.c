@@ -52,6 +52,7 @@ static void set_version(struct relay *relay, const route *found)
     snprintf(relay->model, sizeof(relay->model), "%s", found->model);
     snprintf(relay->version, sizeof(relay->version), "%s", found->version);
     relay_allow_tokens(relay, found->info);
+    relay_take_sampling(relay, found->info);
 }
 
 /* Chooses the version and writes it into the relay. */

@@ -303,6 +303,13 @@ void relay_allow_tokens(struct relay *relay, const Sluice__V1__ModelInfo *info)
         relay->max_ids = most;
 }
 
+void relay_take_sampling(struct relay *relay, const Sluice__V1__ModelInfo *info)
+{
+    Sluice__V1__DefaultSampling none = SLUICE__V1__DEFAULT_SAMPLING__INIT;
+    relay->default_sampling = info && info->default_sampling ? *info->default_sampling : none;
+    relay->default_sampling.base = none.base; /* unknown fields belong to `info` */
+}
+
 static int check_counts(const struct relay *relay, uint32_t i, struct error *err)
 {
     const struct relay_choice *choice = &relay->choices[i];

@@ -60,6 +60,7 @@ int relay_create(struct relay_shared *shared, const struct relay_params *params,
     relay->template_time_ns = clock_wall_ns();
     const Sluice__V1__Sampling *sampling = relay->request->sampling;
     relay->seed = sampling && sampling->has_seed ? sampling->seed : rng_u64();
+    relay_take_sampling(relay, NULL);
     snprintf(relay->caller, sizeof(relay->caller), "%s", params->caller);
     relay->meter.trace = *params->trace;
     trace_format(params->trace, relay->meter.traceparent);

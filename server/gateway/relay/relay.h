@@ -124,6 +124,9 @@ struct relay {
     char caller[CALLER_BYTES];
     char request_id[REQUEST_ID_BYTES];
     char model[65], version[65];
+    /* Default sampling of the version; a resume repeats it. No field is set: the version has
+     * none. */
+    Sluice__V1__DefaultSampling default_sampling;
     uint64_t seed;
     int64_t template_time_ns; /* time for the chat template, in ns since the epoch; a resume
                                * reuses it */

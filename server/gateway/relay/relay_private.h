@@ -53,6 +53,8 @@ static inline bool relay_holds_back(const struct relay *relay)
 
 /* Raises the token bound to what the request, or a later update, allows. */
 void relay_allow_tokens(struct relay *relay, const Sluice__V1__ModelInfo *info);
+/* Takes the version's default sampling. `info` may be NULL. */
+void relay_take_sampling(struct relay *relay, const Sluice__V1__ModelInfo *info);
 /* Checks the bounds after an item of choice i was recorded. INTERNAL: the worker violates its
  * protocol. RESOURCE_EXHAUSTED: an answer in one message would be too large. */
 int relay_check_bounds(const struct relay *relay, uint32_t i, struct error *err);

@@ -41,6 +41,7 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     submit->request = (Sluice__V1__GenerateRequest *)(uintptr_t)relay->request;
     submit->version = relay->version;
     submit->seed = relay->seed;
+    submit->default_sampling = &relay->default_sampling;
     submit->template_time_unix_ns = relay->template_time_ns;
     submit->tenant = relay->caller;
     submit->request_id = relay->request_id;

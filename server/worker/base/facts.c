@@ -101,6 +101,35 @@ static void add_limits(const struct facts_limits *limits, Sluice__V1__ModelInfo 
     info->capabilities->speculate = true;
 }
 
+/* Adds the default sampling of the model's files, if they have any. */
+static int add_sampling(const struct checkpoint *ckpt, Sluice__V1__ModelInfo *info,
+                        struct arena *arena, struct error *err)
+{
+    struct default_sampling s;
+    int rc = default_sampling_read(ckpt, &s, err);
+    if (rc || !(s.has_temperature || s.has_top_k || s.has_top_p || s.has_min_p || s.has_typical_p ||
+                s.has_repetition_penalty))
+        return rc;
+    Sluice__V1__DefaultSampling *out = arena_alloc(arena, sizeof(*out));
+    if (!out)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "model facts: out of memory");
+    sluice__v1__default_sampling__init(out);
+    out->has_temperature = s.has_temperature;
+    out->temperature = s.temperature;
+    out->has_top_k = s.has_top_k;
+    out->top_k = s.top_k;
+    out->has_top_p = s.has_top_p;
+    out->top_p = s.top_p;
+    out->has_min_p = s.has_min_p;
+    out->min_p = s.min_p;
+    out->has_typical_p = s.has_typical_p;
+    out->typical_p = s.typical_p;
+    out->has_repetition_penalty = s.has_repetition_penalty;
+    out->repetition_penalty = s.repetition_penalty;
+    info->default_sampling = out;
+    return 0;
+}
+
 int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
                      const struct tokenizer *tok, const struct model_info *model,
                      const struct facts_limits *limits, Sluice__V1__ModelInfo **out_info,
@@ -135,6 +164,9 @@ int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
     if (tok)
         add_tokenizer(tok, info, arena);
     add_limits(limits, info);
+    rc = limits->no_sampling ? 0 : add_sampling(ckpt, info, arena, err);
+    if (rc)
+        return rc;
     if (arena->exhausted)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                          "model facts: out of memory for the texts");

@@ -16,7 +16,8 @@ struct tokenizer;
 struct facts_limits {
     uint32_t context_tokens, max_concurrent, max_queued;
     uint32_t max_input_tokens, max_total_tokens;
-    bool chat; /* the model has a chat template that compiles */
+    bool chat;        /* the model has a chat template that compiles */
+    bool no_sampling; /* the load ignores the default sampling of the model's files */
 };
 
 /* Everything in *out_info is in the arena. tok, model: NULL if not available. */

@@ -579,6 +579,11 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     return 0;
 }
 
+bool settings_ignore_sampling(const struct settings *s)
+{
+    return strcmp(s->config.default_sampling, "none") == 0;
+}
+
 struct chat_template_limits settings_template_limits(const struct settings *s)
 {
     return (struct chat_template_limits){s->max_template_steps, s->max_template_output};

@@ -83,6 +83,8 @@ enum settings_mode settings_find_mode(const char *word);
 
 /* Returns the limits for rendering a chat template. */
 struct chat_template_limits settings_template_limits(const struct settings *settings);
+/* True if the load ignores the default sampling of the model's files. */
+bool settings_ignore_sampling(const struct settings *settings);
 /* Parses argv[1..] (argv[0] is the mode's name). Positionals: MODEL, then for generate the prompt.
  * With --launch-fd the settings come from the launch record, and the environment and the file give
  * the others. INVALID_ARGUMENT names the flag, or the record's field in err->field. *out_settings

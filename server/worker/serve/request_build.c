@@ -182,9 +182,26 @@ static int build_do_sample(const Sluice__V1__Sampling *s, struct engine_sampling
                            "true contradicts temperature 0 (greedy); leave either out");
     if (!s->do_sample)
         out->temperature = 0.0f;
-    else if (!s->has_temperature)
+    else if (out->temperature <= 0)
         out->temperature = 1.0f;
     return 0;
+}
+
+/* The version's values for fields that the request leaves out. */
+static void take_defaults(const Sluice__V1__DefaultSampling *d, struct engine_sampling *out)
+{
+    if (d->has_temperature)
+        out->temperature = d->temperature;
+    if (d->has_top_k)
+        out->top_k = d->top_k;
+    if (d->has_top_p)
+        out->top_p = d->top_p;
+    if (d->has_min_p)
+        out->min_p = d->min_p;
+    if (d->has_typical_p)
+        out->typical_p = d->typical_p;
+    if (d->has_repetition_penalty)
+        out->repetition_penalty = d->repetition_penalty;
 }
 
 static int build_sampling(const Sluice__V1__Sampling *s, const struct tokenizer *tok,
@@ -313,6 +330,8 @@ int request_build(const Sluice__Worker__V1__Submit *submit, const struct tokeniz
     struct engine_request out;
     int rc = 0;
     engine_request_init(&out);
+    if (submit->default_sampling)
+        take_defaults(submit->default_sampling, &out.sampling);
     if (r->sampling)
         rc = build_sampling(r->sampling, tok, arena, &out.sampling, err);
     if (rc)

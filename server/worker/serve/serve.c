@@ -152,7 +152,8 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
                                   .max_queued = cfg->max_queued,
                                   .max_input_tokens = cfg->max_input_tokens,
                                   .max_total_tokens = cfg->max_total_tokens,
-                                  .chat = chat_templates_can_chat(worker->templates)};
+                                  .chat = chat_templates_can_chat(worker->templates),
+                                  .no_sampling = settings_ignore_sampling(worker->settings)};
     Sluice__V1__ModelInfo *info;
     int rc = facts_model_info(&worker->facts, ckpt, engine_tokenizer(engine),
                               engine_model_info(engine), &limits, &info, err);

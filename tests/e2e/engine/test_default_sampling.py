@@ -1,0 +1,78 @@
+"""The default sampling of a model's files through the programs. generation_config.json chooses the sampling of a request
+that leaves the fields out. Requests and the load override the file."""
+import json
+import subprocess
+
+import pytest
+
+from conftest import BIN, Sluice, names
+from test_folder import folder  # noqa: F401
+
+FILE = {"do_sample": True, "temperature": 1.5, "top_k": 40, "top_p": 0.75, "repetition_penalty": 1.25, "eos_token_id": 256}
+SAME = {"temperature": 1.5, "top_k": 40, "top_p": 0.75, "repetition_penalty": 1.25}
+
+
+@pytest.fixture
+def served(folder, tmp_path, stubs):  # noqa: F811
+    (folder / "generation_config.json").write_text(json.dumps(FILE))
+    (tmp_path / "state").mkdir()
+    sluice = Sluice(tmp_path / "state", stubs)
+    sluice.start()
+    try:
+        sluice.cli("register", "tiny", folder, "--version", "1")
+        yield sluice
+    finally:
+        sluice.stop()
+
+
+def load(sluice, *flags):
+    sluice.cli("load", "tiny", "--kv-tokens", "2048", *flags)
+    sluice.wait(lambda: len(sluice.ready()) == 1, 30, "ready")
+    sluice.wait(lambda: info(sluice), 30, "the server knows the model")
+
+
+def info(sluice):
+    t = sluice.stubs.inference
+    models = sluice.inference.ListModels(t.ListModelsRequest()).models
+    return models and models[0].versions[0].info
+
+
+def answer(sluice, seed=7, **sampling):
+    t = sluice.stubs.inference
+    request = t.GenerateRequest(model="tiny", text="The first answer", sampling=t.Sampling(seed=seed, **sampling),
+                                stopping=t.Stopping(max_tokens=24, ignore_eos=True))
+    return sluice.generate(request)[1]
+
+
+def test_a_request_without_sampling_takes_the_files(served):
+    load(served)
+    defaults = info(served).default_sampling
+    assert {f.name: pytest.approx(v) for f, v in defaults.ListFields()} == {k: pytest.approx(v) for k, v in SAME.items()}
+    drawn, greedy = answer(served), answer(served, temperature=0)
+    assert drawn == answer(served, **SAME)
+    assert drawn != greedy and drawn != answer(served, seed=8)
+    # each field by itself
+    assert answer(served, top_k=3) == answer(served, **SAME | {"top_k": 3})
+    assert answer(served, temperature=0.5, do_sample=True) == answer(served, **SAME | {"temperature": 0.5})
+    assert answer(served, do_sample=True) == drawn
+    assert answer(served, do_sample=False) == greedy == answer(served, temperature=0, repetition_penalty=1.25)
+    # a request without the message
+    t = served.stubs.inference
+    bare = t.GenerateRequest(model="tiny", text="The first answer", stopping=t.Stopping(max_tokens=24, ignore_eos=True))
+    seed = next(r.prompt_info.seed for r in served.inference.Generate(bare) if r.WhichOneof("event") == "prompt_info")
+    assert answer(served, seed=seed) == answer(served, seed=seed, **SAME)
+    shown = [line for line in served.cli("show", "tiny").stdout.splitlines() if line.startswith("sampling ")]
+    assert len(shown) == 1 and names(shown[0], "temperature", "1.5", "top_k", "40", "top_p", "0.75")
+
+
+def test_a_load_may_ignore_the_files(served):
+    load(served, "--default-sampling", "none")
+    assert not info(served).HasField("default_sampling")
+    assert answer(served) == answer(served, temperature=0) == answer(served, seed=8)
+
+
+def test_a_bad_value_is_refused_by_its_key(folder, tmp_path):  # noqa: F811
+    for key, value in ("temperature", "warm"), ("top_p", 7), ("do_sample", 1):
+        (folder / "generation_config.json").write_text(json.dumps({key: value}))
+        report = subprocess.run([BIN / "sluice-worker", "inspect", folder, "--text"], capture_output=True, text=True, timeout=60)
+        assert report.returncode and names(report.stdout + report.stderr, f"generation_config.{key}"), report

@@ -1,0 +1,216 @@
+/* Default sampling from generation_config.json and from general.sampling.* of a GGUF file. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/format/default_sampling.h"
+#include "tests/support/names.h"
+#include "tests/unit/engine/support/support_folder.h"
+#include "tests/unit/engine/support/support_gguf.h"
+
+static struct test_folder folder;
+
+static int make_folder(void **state)
+{
+    (void)state;
+    folder_create(&folder);
+    folder_write_model(&folder);
+    return 0;
+}
+
+static int drop_folder(void **state)
+{
+    (void)state;
+    folder_remove(&folder);
+    return 0;
+}
+
+/* "t0.6 k20 p0.95 m0.05 y0.5 r1.1": the fields that are set. */
+static void describe(const struct default_sampling *s, char out[128])
+{
+    size_t n = 0;
+    const struct {
+        bool has;
+        char name;
+        double value;
+    } fields[] = {{s->has_temperature, 't', (double)s->temperature},
+                  {s->has_top_k, 'k', s->top_k},
+                  {s->has_top_p, 'p', (double)s->top_p},
+                  {s->has_min_p, 'm', (double)s->min_p},
+                  {s->has_typical_p, 'y', (double)s->typical_p},
+                  {s->has_repetition_penalty, 'r', (double)s->repetition_penalty}};
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (fields[i].has)
+            n += (size_t)snprintf(out + n, 128 - n, "%s%c%g", n ? " " : "", fields[i].name,
+                                  fields[i].value);
+}
+
+static int read_folder(const char *generation_config, struct default_sampling *out,
+                       struct error *err)
+{
+    struct checkpoint *c = NULL;
+    folder_write_text(&folder, "generation_config.json", generation_config);
+    if (checkpoint_open(folder.path, &c, err) != 0)
+        fail_msg("%s: %s", generation_config, err->message);
+    int rc = default_sampling_read(c, out, err);
+    checkpoint_close(c);
+    return rc;
+}
+
+static void test_folder_when_fields_are_given_then_they_are_the_defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } rows[] = {
+        {"{}", ""},
+        {"{\"eos_token_id\": 3, \"transformers_version\": \"4.40\"}", ""},
+        {"{\"do_sample\": true, \"temperature\": 0.6, \"top_k\": 20, \"top_p\": 0.95, \"min_p\": "
+         "0.05, \"typical_p\": 0.5, \"repetition_penalty\": 1.1}",
+         "t0.6 k20 p0.95 m0.05 y0.5 r1.1"},
+        {"{\"temperature\": 0.6}", "t0.6"},
+        {"{\"do_sample\": true}", "t1"},
+        {"{\"do_sample\": true, \"temperature\": null, \"top_p\": 0.5}", "t1 p0.5"},
+        {"{\"do_sample\": false, \"temperature\": 0.6, \"top_p\": 0.9}", "t0 p0.9"},
+        {"{\"top_p\": 0.9}", "p0.9"},
+        {"{\"top_k\": -1, \"temperature\": 1, \"top_p\": 1}", "t1 k0 p1"},
+        {"{\"top_k\": 0, \"temperature\": 0.0}", "t0 k0"},
+        {"{\"max_new_tokens\": 512, \"num_beams\": 4, \"epsilon_cutoff\": \"odd\"}", ""},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct default_sampling s;
+        struct error err;
+        char text[128];
+        if (read_folder(rows[i].text, &s, &err) != 0)
+            fail_msg("%s: %s", rows[i].text, err.message);
+        describe(&s, text);
+        if (strcmp(text, rows[i].want) != 0)
+            fail_msg("%s gives \"%s\", not \"%s\"", rows[i].text, text, rows[i].want);
+    }
+}
+
+static void test_folder_when_a_value_is_wrong_then_its_key_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *named;
+    } rows[] = {
+        {"{\"temperature\": \"0.6\"}", "generation_config.json|generation_config.temperature"},
+        {"{\"temperature\": -0.1}", "generation_config.temperature|-0.1|100"},
+        {"{\"temperature\": 1e9}", "generation_config.temperature|100"},
+        {"{\"temperature\": NaN}", "generation_config.temperature"},
+        {"{\"top_p\": 0}", "generation_config.top_p|0"},
+        {"{\"top_p\": 1.5}", "generation_config.top_p|1.5"},
+        {"{\"top_p\": [0.5]}", "generation_config.top_p"},
+        {"{\"min_p\": 2}", "generation_config.min_p|2"},
+        {"{\"typical_p\": 0}", "generation_config.typical_p|0"},
+        {"{\"repetition_penalty\": 0}", "generation_config.repetition_penalty|0"},
+        {"{\"repetition_penalty\": 11}", "generation_config.repetition_penalty|11"},
+        {"{\"top_k\": 2.5}", "generation_config.top_k|2.5"},
+        {"{\"top_k\": 1e12}", "generation_config.top_k"},
+        {"{\"top_k\": true}", "generation_config.top_k"},
+        {"{\"do_sample\": 1}", "generation_config.do_sample"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct default_sampling s = {.top_k = 77};
+        struct error err = {0};
+        int rc = read_folder(rows[i].text, &s, &err);
+        if (rc != STATUS_INVALID_ARGUMENT || !names_all(err.message, rows[i].named))
+            fail_msg("%s: %d, \"%s\" in: %s", rows[i].text, rc, rows[i].named, err.message);
+        assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
+        assert_int_equal(s.top_k, 77);
+    }
+}
+
+static void f32(struct gguf_writer *w, const char *key, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    gguf_kv(w, key, GGUF_F32);
+    gguf_u32(w, bits);
+}
+
+static void i32(struct gguf_writer *w, const char *key, int32_t value)
+{
+    gguf_kv(w, key, GGUF_I32);
+    gguf_u32(w, (uint32_t)value);
+}
+
+/* Reads a file and ends the writer. */
+static int read_gguf(struct gguf_writer *w, struct default_sampling *out, struct error *err)
+{
+    struct checkpoint *c = NULL;
+    gguf_finish(w);
+    if (gguf_open(w, &c, err) != 0)
+        fail_msg("%s", err->message);
+    int rc = default_sampling_read(c, out, err);
+    checkpoint_close(c);
+    gguf_writer_fini(w);
+    return rc;
+}
+
+static void test_gguf_when_keys_are_given_then_they_are_the_defaults(void **state)
+{
+    (void)state;
+    struct default_sampling s;
+    struct error err;
+    char text[128];
+    struct gguf_writer w = {0};
+    gguf_begin(&w);
+    gguf_kv_string(&w, "general.architecture", "llama");
+    assert_int_equal(read_gguf(&w, &s, &err), 0);
+    describe(&s, text);
+    assert_string_equal(text, "");
+    w = (struct gguf_writer){0};
+    gguf_begin(&w);
+    gguf_kv_string(&w, "general.architecture", "llama");
+    gguf_kv_string(&w, "general.sampling.sequence", "edskypmxt");
+    i32(&w, "general.sampling.top_k", 64);
+    f32(&w, "general.sampling.top_p", 0.5f);
+    f32(&w, "general.sampling.min_p", 0.25f);
+    f32(&w, "general.sampling.temp", 0.75f);
+    f32(&w, "general.sampling.penalty_repeat", 1.5f);
+    i32(&w, "general.sampling.mirostat", 0);
+    assert_int_equal(read_gguf(&w, &s, &err), 0);
+    describe(&s, text);
+    assert_string_equal(text, "t0.75 k64 p0.5 m0.25 r1.5");
+}
+
+static void test_gguf_when_a_value_is_wrong_then_its_key_is_named(void **state)
+{
+    (void)state;
+    struct default_sampling s;
+    struct error err = {0};
+    struct gguf_writer w = {0};
+    gguf_begin(&w);
+    gguf_kv_string(&w, "general.architecture", "llama");
+    f32(&w, "general.sampling.temp", -1);
+    assert_int_equal(read_gguf(&w, &s, &err), STATUS_INVALID_ARGUMENT);
+    assert_true(names_all(err.message, "general.sampling.temp|-1"));
+    w = (struct gguf_writer){0};
+    gguf_begin(&w);
+    gguf_kv_string(&w, "general.architecture", "llama");
+    gguf_kv_string(&w, "general.sampling.top_p", "0.5");
+    assert_int_equal(read_gguf(&w, &s, &err), STATUS_INVALID_ARGUMENT);
+    assert_true(names_all(err.message, "general.sampling.top_p"));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, drop_folder)
+    const struct CMUnitTest tests[] = {
+        TEST(test_folder_when_fields_are_given_then_they_are_the_defaults),
+        TEST(test_folder_when_a_value_is_wrong_then_its_key_is_named),
+        cmocka_unit_test(test_gguf_when_keys_are_given_then_they_are_the_defaults),
+        cmocka_unit_test(test_gguf_when_a_value_is_wrong_then_its_key_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
