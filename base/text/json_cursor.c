@@ -180,6 +180,29 @@ int json_cursor_next_element(struct json_cursor *c, bool *out_more, struct error
     return next_member(c, ']', out_more, err);
 }
 
+int json_cursor_next_text_key(struct json_cursor *c, struct arena *arena, const char **out_key,
+                              size_t *out_n_bytes, struct error *err)
+{
+    bool more;
+    const char *key = NULL;
+    size_t n = 0;
+    int rc = next_member(c, '}', &more, err);
+    if (rc || !more) {
+        *out_key = NULL;
+        return rc;
+    }
+    if (next_byte(c) != '"')
+        return unexpected(c, "a key", err);
+    rc = json_cursor_text(c, arena, &key, &n, err);
+    if (!rc)
+        rc = take(c, ':', "\":\"", err);
+    if (rc)
+        return rc;
+    *out_key = key;
+    *out_n_bytes = n;
+    return 0;
+}
+
 int json_cursor_next_key(struct json_cursor *c, struct arena *arena, size_t max_bytes,
                          const char **out_key, struct error *err)
 {
@@ -251,60 +274,81 @@ static size_t decode_escape(const char *text, size_t n, char out[4], size_t *out
     return *out_n ? n_read : 0;
 }
 
-/* Writes the string between the quotes, unescaped. */
-static int unescape(struct json_cursor *c, size_t begin, size_t end, char *out, size_t *out_n,
-                    struct error *err)
+/* Bytes of the characters that follow a backslash, except `u`. */
+static const char escape_codes[] = "\"\\/bfnrt", escape_bytes[] = "\"\\/\b\f\n\r\t";
+
+/* Length of the escape sequence at text[0]; 0: it is none. */
+static size_t escape_length(const char *text, size_t n)
 {
-    static const char codes[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
-    size_t n = 0;
-    for (size_t i = begin; i < end;) {
+    char utf8[4];
+    size_t n_utf8 = 0;
+    if (n < 2)
+        return 0;
+    if (text[1] == 'u')
+        return decode_escape(text, n, utf8, &n_utf8);
+    return memchr(escape_codes, text[1], sizeof(escape_codes) - 1) ? 2 : 0;
+}
+
+/* Checks the string that opens at c->at. *out_end is the position of its closing quote. */
+static int scan_string(struct json_cursor *c, size_t *out_end, bool *out_has_escapes,
+                       struct error *err)
+{
+    size_t i = c->at + 1;
+    *out_has_escapes = false;
+    if (next_byte(c) != '"')
+        return unexpected(c, "a string", err);
+    for (i = c->at + 1; i < c->n_bytes && c->text[i] != '"';) {
+        size_t n = 1;
         if ((unsigned char)c->text[i] < 0x20)
             return json_cursor_bad(c, i, err, "control character 0x%02x in a string",
                                    (unsigned)(unsigned char)c->text[i]);
-        if (c->text[i] != '\\') {
-            out[n++] = c->text[i++];
-            continue;
+        if (c->text[i] == '\\') {
+            n = escape_length(c->text + i, c->n_bytes - i);
+            *out_has_escapes = true;
         }
-        const char *code = memchr(codes, c->text[i + 1], sizeof(codes) - 1);
-        if (code) {
-            out[n++] = bytes[code - codes];
-            i += 2;
-            continue;
-        }
-        char utf8[4];
-        size_t n_utf8 = 0;
-        size_t n_read =
-            c->text[i + 1] == 'u' ? decode_escape(c->text + i, end - i, utf8, &n_utf8) : 0;
-        if (!n_read)
+        if (!n)
             return json_cursor_bad(c, i, err, "no valid escape sequence");
-        memcpy(out + n, utf8, n_utf8);
-        n += n_utf8;
-        i += n_read;
+        i += n;
     }
-    out[n] = '\0';
-    *out_n = n;
-    return 0;
-}
-
-/* Finds the closing quote of the string that opens at c->at. */
-static int find_quote(struct json_cursor *c, size_t *out_end, struct error *err)
-{
-    size_t i = c->at + 1;
-    while (i < c->n_bytes && c->text[i] != '"')
-        i += c->text[i] == '\\' ? 2 : 1;
     if (i >= c->n_bytes)
         return json_cursor_bad(c, c->at, err, "the string has no end");
     *out_end = i;
     return 0;
 }
 
+/* Writes a checked string's text [begin, end), unescaped and terminated. Returns its length. */
+static size_t unescape(const struct json_cursor *c, size_t begin, size_t end, char *out)
+{
+    size_t n = 0;
+    for (size_t i = begin; i < end;) {
+        size_t n_out = 0;
+        if (c->text[i] != '\\') {
+            out[n++] = c->text[i++];
+        } else if (c->text[i + 1] == 'u') {
+            i += decode_escape(c->text + i, end - i, out + n, &n_out);
+            n += n_out;
+        } else {
+            const char *code = memchr(escape_codes, c->text[i + 1], sizeof(escape_codes) - 1);
+            out[n++] = escape_bytes[code - escape_codes];
+            i += 2;
+        }
+    }
+    out[n] = '\0';
+    return n;
+}
+
+static void leave_string(struct json_cursor *c, size_t end)
+{
+    c->at = end + 1;
+    c->is_fresh = false;
+}
+
 int json_cursor_string(struct json_cursor *c, struct arena *arena, size_t max_bytes,
                        const char **out_text, size_t *out_n_bytes, struct error *err)
 {
-    size_t end = 0, n = 0;
-    if (next_byte(c) != '"')
-        return unexpected(c, "a string", err);
-    int rc = find_quote(c, &end, err);
+    size_t end = 0;
+    bool has_escapes;
+    int rc = scan_string(c, &end, &has_escapes, err);
     if (rc)
         return rc;
     if (end - c->at - 1 > max_bytes)
@@ -313,17 +357,37 @@ int json_cursor_string(struct json_cursor *c, struct arena *arena, size_t max_by
     char *text = arena_alloc(arena, end - c->at);
     if (!text)
         return json_cursor_out_of_memory(c, err);
-    rc = unescape(c, c->at + 1, end, text, &n, err);
+    *out_n_bytes = unescape(c, c->at + 1, end, text);
+    *out_text = text;
+    leave_string(c, end);
+    return 0;
+}
+
+int json_cursor_text(struct json_cursor *c, struct arena *arena, const char **out_text,
+                     size_t *out_n_bytes, struct error *err)
+{
+    size_t end = 0;
+    bool has_escapes;
+    int rc = scan_string(c, &end, &has_escapes, err);
     if (rc)
         return rc;
-    c->at = end + 1;
-    c->is_fresh = false;
-    *out_text = text;
-    *out_n_bytes = n;
+    if (has_escapes) {
+        char *text = arena_alloc(arena, end - c->at);
+        if (!text)
+            return json_cursor_out_of_memory(c, err);
+        *out_n_bytes = unescape(c, c->at + 1, end, text);
+        *out_text = text;
+    } else {
+        *out_text = c->text + c->at + 1;
+        *out_n_bytes = end - c->at - 1;
+    }
+    leave_string(c, end);
     return 0;
 }
 
 /* --- numbers and words --- */
+
+enum { SHORT_DIGITS = 15 }; /* a double holds every integer of so many digits */
 
 static size_t count_digits(const struct json_cursor *c, size_t at)
 {
@@ -396,6 +460,15 @@ int json_cursor_number(struct json_cursor *c, struct json_number *out, struct er
     size_t n = number_length(c, &number.is_integer);
     if (!n)
         return json_cursor_bad(c, c->at, err, "no valid number");
+    if (number.is_integer && n <= SHORT_DIGITS && byte != '-') {
+        for (size_t i = 0; i < n; i++)
+            number.u = 10 * number.u + (uint64_t)(c->text[c->at + i] - '0');
+        number.f = (double)number.u;
+        c->at += n;
+        c->is_fresh = false;
+        *out = number;
+        return 0;
+    }
     if (n > JSON_CURSOR_MAX_NUMBER_BYTES)
         return json_cursor_bad(c, c->at, err, "a number of %zu digits, at most %d are read", n,
                                JSON_CURSOR_MAX_NUMBER_BYTES);
@@ -438,25 +511,11 @@ int json_cursor_null(struct json_cursor *c, struct error *err)
 /* Passes a string without a copy. */
 static int skip_string(struct json_cursor *c, struct error *err)
 {
-    char piece[8];
-    size_t end = 0, n_piece = 0;
-    if (next_byte(c) != '"')
-        return unexpected(c, "a string", err);
-    int rc = find_quote(c, &end, err);
-    for (size_t i = c->at + 1; !rc && i < end;) {
-        size_t n = 1;
-        if (c->text[i] == '\\' && c->text[i + 1] == 'u')
-            n = decode_escape(c->text + i, end - i, piece, &n_piece);
-        else if (c->text[i] == '\\')
-            n = 2;
-        if (!n)
-            return json_cursor_bad(c, i, err, "no valid escape sequence");
-        rc = n > 2 ? 0 : unescape(c, i, i + n, piece, &n_piece, err);
-        i += n;
-    }
+    size_t end = 0;
+    bool has_escapes;
+    int rc = scan_string(c, &end, &has_escapes, err);
     if (!rc)
-        c->at = end + 1;
-    c->is_fresh = false;
+        leave_string(c, end);
     return rc;
 }
 

@@ -66,12 +66,19 @@ int json_cursor_enter_array(struct json_cursor *cursor, struct error *err);
  * ended. */
 int json_cursor_next_key(struct json_cursor *cursor, struct arena *arena, size_t max_bytes,
                          const char **out_key, struct error *err);
+/* The same for a key of any text, also an empty one. *out_key is as in json_cursor_text(). */
+int json_cursor_next_text_key(struct json_cursor *cursor, struct arena *arena, const char **out_key,
+                              size_t *out_n_bytes, struct error *err);
 /* In an array: *out_more tells whether another element follows. */
 int json_cursor_next_element(struct json_cursor *cursor, bool *out_more, struct error *err);
 
 /* Scalars. *out_text is in the arena and terminated, and may have NUL bytes inside. */
 int json_cursor_string(struct json_cursor *cursor, struct arena *arena, size_t max_bytes,
                        const char **out_text, size_t *out_n_bytes, struct error *err);
+/* A string of any length. *out_text lies in the cursor's text if the string has no escapes, else in
+ * the arena. *out_text is not terminated. */
+int json_cursor_text(struct json_cursor *cursor, struct arena *arena, const char **out_text,
+                     size_t *out_n_bytes, struct error *err);
 int json_cursor_number(struct json_cursor *cursor, struct json_number *out, struct error *err);
 int json_cursor_bool(struct json_cursor *cursor, bool *out, struct error *err);
 int json_cursor_null(struct json_cursor *cursor, struct error *err);

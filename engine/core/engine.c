@@ -69,6 +69,9 @@ static int check_config(const struct engine_config *cfg, struct error *err)
 
 /* --- opening --- */
 
+_Static_assert(TOKENIZER_MAX_TEMPLATES + 1 == (int)CHAT_TEMPLATES_MAX,
+               "the named templates and the default one");
+
 static int open_templates(struct engine *e, struct error *err)
 {
     const struct tokenizer_info *info = tokenizer_info(e->tokenizer);

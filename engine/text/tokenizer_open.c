@@ -273,13 +273,17 @@ static int read_named_templates(const struct checkpoint *ckpt, struct tokenizer_
     for (uint32_t i = 0, file; (file = checkpoint_sidecar_at(ckpt, i)) != UINT32_MAX && !rc; i++) {
         const char *name = checkpoint_file_name(ckpt, file);
         size_t n = strlen(name);
-        if (n <= N_PREFIX + N_SUFFIX || strncmp(name, prefix, N_PREFIX) != 0 ||
-            folder->n_templates == TOKENIZER_FOLDER_TEMPLATES)
+        if (n <= N_PREFIX + N_SUFFIX || strncmp(name, prefix, N_PREFIX) != 0)
             continue;
-        uint32_t at = folder->n_templates++;
-        folder->template_names[at] = arena_strndup(arena, name + N_PREFIX, n - N_PREFIX - N_SUFFIX);
-        rc = folder->template_names[at] ? read_sidecar(ckpt, name, &folder->templates[at], err)
-                                        : text_facts_no_memory(err);
+        const char *stem = arena_strndup(arena, name + N_PREFIX, n - N_PREFIX - N_SUFFIX);
+        if (!stem)
+            return text_facts_no_memory(err);
+        if (folder->n_templates == TOKENIZER_MAX_TEMPLATES) {
+            folder->dropped_template = stem;
+            break;
+        }
+        folder->template_names[folder->n_templates] = stem;
+        rc = read_sidecar(ckpt, name, &folder->templates[folder->n_templates++], err);
     }
     return rc;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
 
 void text_facts_init(struct text_facts *facts, const char *file)
@@ -74,6 +75,35 @@ int text_facts_note(struct text_facts *facts, struct error *err, const char *for
     if (!note)
         return text_facts_no_memory(err);
     facts->notes[facts->n_notes++] = note;
+    return 0;
+}
+
+int text_facts_drop_template(struct text_facts *facts, const char *name, struct error *err)
+{
+    char escaped[ESCAPE_MAX_BYTES];
+    facts->drops_templates = true;
+    return text_facts_note(facts, err,
+                           "The model has more than %d named chat templates; template \"%s\" and "
+                           "those after it are not kept.",
+                           TOKENIZER_MAX_TEMPLATES, escape_text(name, strlen(name), escaped));
+}
+
+int text_facts_add_template(struct text_facts *facts, const char *name, const char *text,
+                            struct error *err)
+{
+    if (strcmp(name, "default") == 0) {
+        facts->chat_template = text;
+        return 0;
+    }
+    for (uint32_t i = 0; i < facts->n_templates; i++)
+        if (strcmp(facts->templates[i].name, name) == 0) {
+            facts->templates[i].text = text;
+            return 0;
+        }
+    if (facts->n_templates == TOKENIZER_MAX_TEMPLATES) {
+        return facts->drops_templates ? 0 : text_facts_drop_template(facts, name, err);
+    }
+    facts->templates[facts->n_templates++] = (struct text_template){name, text};
     return 0;
 }
 

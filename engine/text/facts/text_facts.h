@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "engine/text/facts/tokenizer_folder.h"
 
 struct checkpoint;
 
@@ -17,8 +18,7 @@ enum {
     TOKENIZER_MAX_TOKEN_BYTES = 8192,
     TOKENIZER_MAX_SPECIAL_BYTES = 512, /* longest token that is matched literally in text */
     TOKENIZER_MAX_END_IDS = 32,
-    TOKENIZER_MAX_AFFIXES = 8,   /* ids that a plain prompt is wrapped in, at each end */
-    TOKENIZER_MAX_TEMPLATES = 8, /* named chat templates */
+    TOKENIZER_MAX_AFFIXES = 8, /* ids that a plain prompt is wrapped in, at each end */
     TOKENIZER_MAX_NOTES = 8,
     TEXT_MAX_STEPS = 16, /* steps of normalization, and of splitting */
 };
@@ -163,6 +163,7 @@ struct text_facts {
     const char *chat_template; /* terminated; NULL without one */
     struct text_template templates[TOKENIZER_MAX_TEMPLATES];
     uint32_t n_templates;
+    bool drops_templates;                   /* a note names a template beyond the limit */
     const char *notes[TOKENIZER_MAX_NOTES]; /* corrected faults of the file */
     uint32_t n_notes;
 };
@@ -201,6 +202,13 @@ static inline int text_facts_is_set(int status)
 /* Adds one sentence about a fault that was corrected. Further notes than fit are dropped. */
 int text_facts_note(struct text_facts *facts, struct error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Adds a named template. Both texts stay valid as long as the facts. A name that is there already
+ * gets the new text. Beyond the limit, a note names the template. "default" is the chat template
+ * itself. */
+int text_facts_add_template(struct text_facts *facts, const char *name, const char *text,
+                            struct error *err);
+/* Adds the note about a template beyond the limit. */
+int text_facts_drop_template(struct text_facts *facts, const char *name, struct error *err);
 /* Adds an id that ends a generation, once. Ids outside the vocabulary are ignored. */
 void text_facts_add_end(struct text_facts *facts, int64_t id);
 /* Adds the ids of special tokens whose text ends a turn or a document. */

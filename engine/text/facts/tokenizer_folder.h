@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TOKENIZER_FOLDER_TEMPLATES = 8 };
+/* Most named chat templates of a model, beside the default one. A note names the first template
+ * beyond them. */
+enum { TOKENIZER_MAX_TEMPLATES = 15 };
 
 struct tokenizer_file {
     const char *bytes; /* borrowed for the call; NULL: there is no such file */
@@ -23,9 +25,10 @@ struct tokenizer_folder {
     struct tokenizer_file chat_template;      /* chat_template.jinja */
     struct tokenizer_file chat_template_json; /* chat_template.json */
     /* additional_chat_templates/NAME.jinja */
-    struct tokenizer_file templates[TOKENIZER_FOLDER_TEMPLATES];
-    const char *template_names[TOKENIZER_FOLDER_TEMPLATES];
+    struct tokenizer_file templates[TOKENIZER_MAX_TEMPLATES];
+    const char *template_names[TOKENIZER_MAX_TEMPLATES];
     uint32_t n_templates;
+    const char *dropped_template; /* name of the first one beyond the limit; NULL: there is none */
     /* Ids that end a generation, from config.json and generation_config.json; borrowed. */
     const uint32_t *end_ids;
     uint32_t n_end_ids;

@@ -269,19 +269,21 @@ static int read_named_templates(struct text_facts *facts, struct error *err)
     if (!checkpoint_has(facts->ckpt, list))
         return 0;
     int rc = checkpoint_get_array(facts->ckpt, list, CHECKPOINT_STRING, &names, err);
-    for (uint64_t i = 0; i < names.n && !rc && facts->n_templates < TOKENIZER_MAX_TEMPLATES; i++) {
+    if (rc)
+        return rc;
+    for (uint64_t i = 0; i < names.n && !rc && !facts->drops_templates; i++) {
         char key[160];
         size_t n;
-        const char *name = checkpoint_array_string(&names, i, &n);
-        struct text_template *t = &facts->templates[facts->n_templates];
+        const char *name = checkpoint_array_string(&names, i, &n), *text = NULL;
         if (n > 64 || memchr(name, 0, n))
-            continue;
+            return checkpoint_bad_key(facts->ckpt, list, err,
+                                      "name %" PRIu64 " has a NUL byte or more than 64 bytes", i);
         snprintf(key, sizeof(key), "tokenizer.chat_template.%.*s", (int)n, name);
-        rc = checkpoint_get_string_or(facts->ckpt, key, NULL, &t->text, err);
-        t->name = arena_strndup(&facts->arena, name, n);
-        if (!rc && !t->name)
-            rc = text_facts_no_memory(err);
-        facts->n_templates += t->text != NULL;
+        rc = checkpoint_get_string_or(facts->ckpt, key, NULL, &text, err);
+        if (rc || !text)
+            continue;
+        const char *copy = arena_strndup(&facts->arena, name, n);
+        rc = copy ? text_facts_add_template(facts, copy, text, err) : text_facts_no_memory(err);
     }
     return rc;
 }

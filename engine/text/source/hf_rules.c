@@ -43,7 +43,7 @@ static int get_string(const struct part *part, const char *key, struct json_text
     if (!json_find(part->json, key, &value))
         return text_facts_bad(part->facts, part->name, part->err, "\"%s\" is missing", key);
     *out = json_string(&value);
-    return json_failed(&value) ? json_error(&value, part->facts, part->err) : 0;
+    return json_failed(&value) ? json_error(&value, part->err) : 0;
 }
 
 static int get_bool(const struct part *part, const char *key, bool fallback, bool *out)
@@ -53,7 +53,7 @@ static int get_bool(const struct part *part, const char *key, bool fallback, boo
     if (!json_find(part->json, key, &value) || json_peek(&value) == JSON_NULL)
         return 0;
     *out = json_bool(&value);
-    return json_failed(&value) ? json_error(&value, part->facts, part->err) : 0;
+    return json_failed(&value) ? json_error(&value, part->err) : 0;
 }
 
 static int read_part(struct part part, const struct part_type *types, size_t n_types)
@@ -89,7 +89,7 @@ static int read_sequence(struct part *part, const char *key, const struct part_t
             return rc;
         json_skip(&list);
     }
-    return json_failed(&list) ? json_error(&list, part->facts, part->err) : 0;
+    return json_failed(&list) ? json_error(&list, part->err) : 0;
 }
 
 /* {"String": text} or {"Regex": text}. */
@@ -102,7 +102,7 @@ static int get_pattern(const struct part *part, struct json_text *out, bool *out
     if (!*out_literal && !json_find(&pattern, "Regex", &value))
         return bad(part, "\"pattern\" is neither a String nor a Regex");
     *out = json_string(&value);
-    return json_failed(&value) ? json_error(&value, part->facts, part->err) : 0;
+    return json_failed(&value) ? json_error(&value, part->err) : 0;
 }
 
 /* --- normalizer --- */
@@ -457,13 +457,16 @@ static int add_affix(const struct part *part, struct json_text name, uint32_t *i
     }
     if (!found || !json_find(&token, "ids", &list))
         return bad(part, "a template names a token without ids");
+    uint32_t n_before = *n;
     json_open(&list, JSON_ARRAY);
     while (json_item(&list)) {
         if (*n == TOKENIZER_MAX_AFFIXES)
             return unbuilt(part, "a template with more than 8 tokens at one end");
         ids[(*n)++] = json_uint(&list, TOKENIZER_MAX_VOCAB - 1);
     }
-    return json_failed(&list) ? json_error(&list, part->facts, part->err) : 0;
+    if (!json_failed(&list) && *n == n_before) /* this also bounds the searches */
+        return bad(part, "a template names a token without ids");
+    return json_failed(&list) ? json_error(&list, part->err) : 0;
 }
 
 static int read_template(struct part *part)
@@ -494,7 +497,7 @@ static int read_template(struct part *part)
     }
     facts->add_bos = facts->n_prefix > 0;
     facts->add_eos = facts->n_suffix > 0;
-    return json_failed(&list) ? json_error(&list, facts, part->err) : 0;
+    return json_failed(&list) ? json_error(&list, part->err) : 0;
 }
 
 static int read_processors(struct part *part);

@@ -33,7 +33,7 @@ static int read_parts(struct json_reader root, struct text_facts *facts, struct 
     static const char null[] = "null";
     struct json_reader none;
     struct json_text key;
-    json_init(&none, null, sizeof(null) - 1, NULL);
+    json_init(&none, null, sizeof(null) - 1, facts, err);
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         *keys[i].out = none;
     json_open(&root, JSON_OBJECT);
@@ -46,7 +46,7 @@ static int read_parts(struct json_reader root, struct text_facts *facts, struct 
     }
     json_end(&root);
     if (json_failed(&root))
-        return json_error(&root, facts, err);
+        return json_error(&root, err);
     return parts->has_model ? 0 : text_facts_bad(facts, "model", err, "is missing");
 }
 
@@ -114,7 +114,7 @@ static int read_model(struct text_facts *facts, struct parts *parts, struct mode
     while (json_key(&json, &key))
         read_member(&json, key, facts, parts, model);
     if (json_failed(&json))
-        return json_error(&json, facts, err);
+        return json_error(&json, err);
     if (model->type.text && !json_is(model->type, "BPE"))
         return unbuilt(facts, "model.type",
                        escape_text(model->type.text, model->type.n_bytes, text), err);
@@ -177,7 +177,7 @@ static int count_tokens(struct text_facts *facts, const struct parts *parts, str
         n = id >= n ? id + 1 : n;
     }
     if (json_failed(&json))
-        return json_error(&json, facts, err);
+        return json_error(&json, err);
     json = parts->added;
     if (json_peek(&json) != JSON_NULL) {
         json_open(&json, JSON_ARRAY);
@@ -187,7 +187,7 @@ static int count_tokens(struct text_facts *facts, const struct parts *parts, str
         }
     }
     if (json_failed(&json))
-        return json_error(&json, facts, err);
+        return json_error(&json, err);
     if (!n)
         return text_facts_bad(facts, "model.vocab", err, "is empty");
     facts->n_tokens = n;
@@ -218,7 +218,7 @@ static int read_vocab(struct text_facts *facts, const struct parts *parts, struc
             memcmp(unknown.text, text.text, text.n_bytes) == 0)
             facts->unknown_id = (int32_t)id;
     }
-    return json_failed(&json) ? json_error(&json, facts, err) : 0;
+    return json_failed(&json) ? json_error(&json, err) : 0;
 }
 
 static int read_added_tokens(struct text_facts *facts, const struct parts *parts, struct error *err)
@@ -244,7 +244,7 @@ static int read_added_tokens(struct text_facts *facts, const struct parts *parts
                                    (added.single_word ? TOKEN_WHOLE_WORD : 0) |
                                    (added.normalized ? TOKEN_NORMALIZED : 0));
     }
-    return json_failed(&json) ? json_error(&json, facts, err) : 0;
+    return json_failed(&json) ? json_error(&json, err) : 0;
 }
 
 /* --- merges --- */
@@ -294,7 +294,7 @@ static int read_merges(struct text_facts *facts, const struct parts *parts, stru
         n++;
     }
     if (json_failed(&json))
-        return json_error(&json, facts, err);
+        return json_error(&json, err);
     facts->merges = arena_calloc(&facts->arena, n + 1, sizeof(*facts->merges));
     if (!facts->merges)
         return text_facts_no_memory(err);
@@ -305,7 +305,7 @@ static int read_merges(struct text_facts *facts, const struct parts *parts, stru
         if (!json_failed(&json))
             facts->merges[facts->n_merges++] = merge;
     }
-    return json_failed(&json) ? json_error(&json, facts, err) : 0;
+    return json_failed(&json) ? json_error(&json, err) : 0;
 }
 
 int hf_tokenizer_read(const char *bytes, size_t n_bytes, struct text_facts *facts,
@@ -314,7 +314,7 @@ int hf_tokenizer_read(const char *bytes, size_t n_bytes, struct text_facts *fact
     struct json_reader root;
     struct parts parts = {0};
     struct model model = {{NULL, 0}, {"", 0}, false, false, false, false, false};
-    json_init(&root, bytes, n_bytes, &facts->arena);
+    json_init(&root, bytes, n_bytes, facts, err);
     facts->model = "tokenizer.json";
     facts->tokens_key = "model.vocab";
     facts->merges_key = "model.merges";

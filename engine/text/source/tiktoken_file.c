@@ -165,7 +165,7 @@ static int read_config(struct json_reader root, struct text_facts *facts, struct
         return text_facts_bad(facts, "config.pattern", err, "is missing");
     struct json_text pattern = json_string(&value);
     if (json_failed(&value))
-        return json_error(&value, facts, err);
+        return json_error(&value, err);
     split.pattern = pattern.text;
     split.n_bytes = pattern.n_bytes < UINT32_MAX ? (uint32_t)pattern.n_bytes : UINT32_MAX;
     int rc = text_facts_add_split(facts, split, err);
@@ -179,7 +179,7 @@ static int read_config(struct json_reader root, struct text_facts *facts, struct
             return text_facts_bad(facts, numbers[i].key, err, "is missing");
         *numbers[i].out = json_uint(&value, TOKENIZER_MAX_VOCAB);
         if (json_failed(&value))
-            rc = json_error(&value, facts, err);
+            rc = json_error(&value, err);
     }
     if (!rc && tekken->n_vocab <= tekken->n_special)
         rc = text_facts_bad(facts, "config.default_vocab_size", err,
@@ -275,7 +275,7 @@ static int read_specials(struct json_reader root, struct text_facts *facts,
         while (json_item(&list))
             read_special(&list, facts, tekken);
         if (json_failed(&list))
-            return json_error(&list, facts, err);
+            return json_error(&list, err);
     } else {
         for (uint32_t i = 0; i < sizeof(old_specials) / sizeof(old_specials[0]); i++)
             if (i < tekken->n_special)
@@ -312,12 +312,12 @@ int tiktoken_file_read_tekken(const char *bytes, size_t n_bytes, struct text_fac
     facts->tokens_key = "vocab";
     facts->pre = "tekken";
     set_rules(facts);
-    json_init(&root, bytes, n_bytes, &facts->arena);
+    json_init(&root, bytes, n_bytes, facts, err);
     struct json_reader whole = root;
     json_skip(&whole);
     json_end(&whole);
     if (json_failed(&whole))
-        return json_error(&whole, facts, err);
+        return json_error(&whole, err);
     int rc = read_config(root, facts, &tekken, err);
     if (rc)
         return rc;
@@ -331,7 +331,7 @@ int tiktoken_file_read_tekken(const char *bytes, size_t n_bytes, struct text_fac
     while (json_item(&vocab))
         read_entry(&vocab, facts, &tekken);
     if (json_failed(&vocab))
-        return json_error(&vocab, facts, err);
+        return json_error(&vocab, err);
     rc = read_specials(root, facts, &tekken, err);
     facts->bos_id = find_special(facts, &tekken, "<s>");
     facts->eos_id = find_special(facts, &tekken, "</s>");

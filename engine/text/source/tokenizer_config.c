@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/hash_map.h"
 #include "base/utf8.h"
 #include "engine/text/facts/text_facts.h"
 #include "engine/text/facts/tokenizer_folder.h"
@@ -15,6 +16,9 @@ struct reading {
     struct text_facts *facts;
     const char *vocab_file; /* name of the vocabulary's file */
     struct error *err;
+    struct hash_map ids; /* of texts: id + 1; filled after a few searches */
+    uint32_t n_searches;
+    bool no_memory; /* for the map */
 };
 
 /* Begins a file and checks its form. Returns false if there is no such file, or with *rc. */
@@ -25,32 +29,68 @@ static bool begin(struct reading *r, const struct tokenizer_file *file, const ch
     if (!file->bytes)
         return false;
     r->facts->file = name;
-    json_init(out, file->bytes, file->n_bytes, &r->facts->arena);
+    json_init(out, file->bytes, file->n_bytes, r->facts, r->err);
     struct json_reader whole = *out;
     if (json_peek(&whole) != JSON_OBJECT)
         json_fail(&whole, "an object is expected");
     json_skip(&whole);
+    json_end(&whole);
     if (json_failed(&whole))
-        *rc = json_error(&whole, r->facts, r->err);
+        *rc = json_error(&whole, r->err);
     return !*rc;
 }
 
 static int end(struct reading *r, const struct json_reader *json)
 {
-    int rc = json_failed(json) ? json_error(json, r->facts, r->err) : 0;
+    int rc = json_failed(json) ? json_error(json, r->err) : 0;
     r->facts->file = r->vocab_file;
     return rc;
 }
 
 /* --- tokens --- */
 
-static int64_t find_token(const struct text_facts *facts, struct json_text text)
+/* A vocabulary is searched this often from its start to its end, before a map is built. */
+enum { FEW_SEARCHES = 16 };
+
+static int64_t search_tokens(const struct text_facts *facts, struct json_text text)
 {
     for (uint32_t i = 0; i < facts->n_tokens; i++)
         if (facts->tokens[i].text && facts->tokens[i].n_text == text.n_bytes &&
             memcmp(facts->tokens[i].text, text.text, text.n_bytes) == 0)
             return i;
     return TOKENIZER_NO_ID;
+}
+
+/* Adds a token to the map. Of equal texts the lowest id counts. */
+static void map_token(struct reading *r, uint32_t id)
+{
+    const struct text_token *t = &r->facts->tokens[id];
+    uintptr_t value = (uintptr_t)hash_map_get(&r->ids, t->text, t->n_text);
+    if (!value || value > (uintptr_t)id + 1)
+        r->no_memory |= !hash_map_put(&r->ids, t->text, t->n_text, (void *)((uintptr_t)id + 1));
+}
+
+/* The lowest id of the text, or TOKENIZER_NO_ID. The time of all searches is linear in the file. */
+static int64_t find_token(struct reading *r, struct json_text text)
+{
+    if (r->n_searches < FEW_SEARCHES) {
+        r->n_searches++;
+        return search_tokens(r->facts, text);
+    }
+    if (!r->ids.n_entries)
+        for (uint32_t i = 0; i < r->facts->n_tokens && !r->no_memory; i++)
+            if (r->facts->tokens[i].text)
+                map_token(r, i);
+    return (int64_t)(uintptr_t)hash_map_get(&r->ids, text.text, text.n_bytes) - 1;
+}
+
+/* Gives an id the text of a literal. */
+static void add_literal(struct reading *r, uint32_t id, struct json_text text, bool is_control,
+                        int flags)
+{
+    text_facts_add_literal(r->facts, id, text.text, text.n_bytes, is_control, flags);
+    if (r->ids.n_entries)
+        map_token(r, id);
 }
 
 static int grow(struct text_facts *facts, uint32_t n, struct error *err)
@@ -90,7 +130,7 @@ static int grow_to_keys(struct reading *r, struct json_reader object, bool ids_a
         n = id >= n ? id + 1 : n;
     }
     if (json_failed(&object))
-        return json_error(&object, r->facts, r->err);
+        return json_error(&object, r->err);
     return grow(r->facts, n, r->err);
 }
 
@@ -137,13 +177,13 @@ static int read_decoder(struct reading *r, struct json_reader config)
         bool same =
             t->text && t->n_text == text.n_bytes && memcmp(t->text, text.text, text.n_bytes) == 0;
         /* A text that the vocabulary has under another id keeps that id, as in `tokenizers`. */
-        if (!text.n_bytes || (t->text && !same) || (!same && find_token(r->facts, text) >= 0))
+        if (!text.n_bytes || (t->text && !same) || (!same && find_token(r, text) >= 0))
             continue;
         bool special;
         int flags = flags_of(token, &special);
-        text_facts_add_literal(r->facts, id, text.text, text.n_bytes, special, flags);
+        add_literal(r, id, text, special, flags);
     }
-    return json_failed(&list) ? json_error(&list, r->facts, r->err) : 0;
+    return json_failed(&list) ? json_error(&list, r->err) : 0;
 }
 
 /* Reads added_tokens.json: text to id. Needed for a vocabulary without tokenizer.json. */
@@ -162,7 +202,7 @@ static int read_added(struct reading *r, const struct tokenizer_folder *folder)
         uint32_t id = json_uint(&json, TOKENIZER_MAX_VOCAB - 1);
         if (!json_failed(&json) && text.n_bytes && id < r->facts->n_tokens &&
             !r->facts->tokens[id].text)
-            text_facts_add_literal(r->facts, id, text.text, text.n_bytes, false, 0);
+            add_literal(r, id, text, false, 0);
     }
     return end(r, &json);
 }
@@ -182,9 +222,10 @@ static bool special_text(struct json_reader value, struct json_text *out)
     return out->n_bytes > 0;
 }
 
-static void mark_special(struct text_facts *facts, struct json_text text)
+static void mark_special(struct reading *r, struct json_text text)
 {
-    int64_t id = find_token(facts, text);
+    struct text_facts *facts = r->facts;
+    int64_t id = find_token(r, text);
     if (id >= 0 && facts->tokens[id].kind == TOKEN_USER_DEFINED)
         facts->tokens[id].kind = TOKEN_CONTROL;
     else if (id >= 0 && facts->tokens[id].kind == TOKEN_NORMAL &&
@@ -207,8 +248,8 @@ static void read_specials(struct reading *r, struct json_reader object)
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         if (!json_find(&object, keys[i].key, &value) || !special_text(value, &text))
             continue;
-        mark_special(facts, text);
-        int64_t id = find_token(facts, text);
+        mark_special(r, text);
+        int64_t id = find_token(r, text);
         /* The model's own unknown token decides what characters without a token become. */
         bool own = keys[i].out == &facts->unknown_id && *keys[i].out != TOKENIZER_NO_ID;
         if (id >= 0 && !own)
@@ -219,7 +260,7 @@ static void read_specials(struct reading *r, struct json_reader object)
         json_open(&value, JSON_ARRAY);
         while (json_item(&value)) {
             if (special_text(value, &text))
-                mark_special(facts, text);
+                mark_special(r, text);
             json_skip(&value);
         }
     }
@@ -248,37 +289,41 @@ static void read_affix(struct json_reader config, const char *key, int32_t id, b
 
 /* --- chat templates --- */
 
-static const char *keep(struct text_facts *facts, struct json_text text)
+/* A terminated copy of the text of a template, or of its name. */
+static int copy_text(struct reading *r, struct json_reader value, const char **out)
 {
-    return memchr(text.text, 0, text.n_bytes)
-               ? NULL
-               : arena_strndup(&facts->arena, text.text, text.n_bytes);
+    struct json_text text = json_string(&value);
+    if (!json_failed(&value) && memchr(text.text, 0, text.n_bytes))
+        json_fail(&value, "a template has a NUL byte");
+    if (json_failed(&value))
+        return json_error(&value, r->err);
+    *out = arena_strndup(&r->facts->arena, text.text, text.n_bytes);
+    return *out ? 0 : text_facts_no_memory(r->err);
 }
 
 /* "chat_template": a text, or a list of {"name", "template"}. */
-static void read_templates(struct text_facts *facts, struct json_reader config)
+static int read_templates(struct reading *r, struct json_reader config)
 {
     struct json_reader list, name, text;
-    if (!json_find(&config, "chat_template", &list))
-        return;
-    if (json_peek(&list) == JSON_STRING) {
-        facts->chat_template = keep(facts, json_string(&list));
-        return;
-    }
-    if (json_peek(&list) != JSON_ARRAY)
-        return;
+    const char *word = NULL, *body = NULL;
+    int rc = 0;
+    if (!json_find(&config, "chat_template", &list) || json_peek(&list) == JSON_NULL)
+        return 0;
+    if (json_peek(&list) == JSON_STRING)
+        return copy_text(r, list, &r->facts->chat_template);
     json_open(&list, JSON_ARRAY);
-    for (; json_item(&list); json_skip(&list)) {
+    for (; !rc && json_item(&list); json_skip(&list)) {
         if (!json_find(&list, "name", &name) || !json_find(&list, "template", &text))
             continue;
-        struct json_text word = json_string(&name);
-        const char *body = keep(facts, json_string(&text));
-        if (json_is(word, "default"))
-            facts->chat_template = body;
-        else if (body && facts->n_templates < TOKENIZER_MAX_TEMPLATES)
-            facts->templates[facts->n_templates++] =
-                (struct text_template){keep(facts, word), body};
+        rc = copy_text(r, name, &word);
+        if (!rc)
+            rc = copy_text(r, text, &body);
+        if (!rc)
+            rc = text_facts_add_template(r->facts, word, body, r->err);
     }
+    if (rc)
+        return rc;
+    return json_failed(&list) ? json_error(&list, r->err) : 0;
 }
 
 static int keep_file(struct reading *r, const struct tokenizer_file *file, const char *name,
@@ -299,20 +344,22 @@ static int read_template_files(struct reading *r, const struct tokenizer_folder 
     struct json_reader json;
     int rc;
     if (begin(r, &folder->chat_template_json, "chat_template.json", &json, &rc)) {
-        read_templates(facts, json);
-        rc = end(r, &json);
+        rc = read_templates(r, json);
+        if (!rc)
+            rc = end(r, &json);
     }
     if (!rc && folder->chat_template.bytes)
         rc = keep_file(r, &folder->chat_template, "chat_template.jinja", &facts->chat_template);
     for (uint32_t i = 0; i < folder->n_templates && !rc; i++) {
-        const char *name = folder->template_names[i];
-        struct text_template t = {keep(facts, (struct json_text){name, strlen(name)}), NULL};
-        rc = keep_file(r, &folder->templates[i], name, &t.text);
-        if (!rc && !t.name)
-            rc = text_facts_no_memory(r->err);
-        if (!rc && facts->n_templates < TOKENIZER_MAX_TEMPLATES)
-            facts->templates[facts->n_templates++] = t;
+        const char *name = folder->template_names[i], *text = NULL;
+        rc = keep_file(r, &folder->templates[i], name, &text);
+        const char *copy = arena_strndup(&facts->arena, name, strlen(name));
+        if (!rc)
+            rc = copy ? text_facts_add_template(facts, copy, text, r->err)
+                      : text_facts_no_memory(r->err);
     }
+    if (!rc && folder->dropped_template && !facts->drops_templates)
+        rc = text_facts_drop_template(facts, folder->dropped_template, r->err);
     return rc;
 }
 
@@ -335,8 +382,8 @@ static int read_tokenizer_config(struct reading *r, const struct tokenizer_folde
         for (uint32_t i = 0; i < facts->n_normal; i++)
             if (facts->normal[i].kind == NORMAL_PREPEND)
                 facts->normal[i].kind = NORMAL_PREFIX_FIRST;
-    read_templates(facts, json);
-    return end(r, &json);
+    rc = read_templates(r, json);
+    return rc ? rc : end(r, &json);
 }
 
 /* --- all files --- */
@@ -354,7 +401,7 @@ static int check_affixes(const struct text_facts *facts, struct error *err)
 int tokenizer_config_read(const struct tokenizer_folder *folder, struct text_facts *facts,
                           struct error *err)
 {
-    struct reading r = {facts, facts->file, err};
+    struct reading r = {.facts = facts, .vocab_file = facts->file, .err = err};
     int rc = read_added(&r, folder);
     if (!rc)
         rc = read_special_map(&r, folder);
@@ -362,6 +409,9 @@ int tokenizer_config_read(const struct tokenizer_folder *folder, struct text_fac
         rc = read_tokenizer_config(&r, folder);
     if (!rc)
         rc = read_template_files(&r, folder);
+    if (!rc && (r.no_memory || facts->arena.exhausted))
+        rc = text_facts_no_memory(err);
+    hash_map_fini(&r.ids);
     if (!rc)
         rc = check_affixes(facts, err);
     for (uint32_t i = 0; i < folder->n_end_ids; i++)
