@@ -2,7 +2,8 @@
  * tokenizer and chat template. Errors are those of checkpoint.h. Each call uses a single thread.
  *
  * Metadata are the values of config.json by dotted path, as in "rope_parameters.rope_theta". The
- * values of generation_config.json stand below "generation_config.". An array of scalars of a kind
+ * values of generation_config.json stand below "generation_config.". A dot or a backslash in a key
+ * has a backslash before it, as in "transformers\.js_config.dtype". An array of scalars of a kind
  * is a single value. Every other array gives a value per element, as in "experts.0". null is no
  * value.
  *

@@ -38,18 +38,30 @@ static struct checkpoint_entry *add_entry(struct flattener *f, const char *path,
     return entry;
 }
 
-/* Joins a path and the next name in the arena. */
+/* Joins a path and the next name in the arena. A dot or backslash in the name gets a backslash, so
+ * that no name can be taken for a path. */
 static int join(struct flattener *f, const char *path, const char *name, const char **out,
                 struct error *err)
 {
-    size_t n = strlen(path) + 1 + strlen(name);
+    size_t n_path = strlen(path), n = n_path + 1 + strlen(name);
+    for (const char *c = name; *c; c++)
+        n += *c == '.' || *c == '\\';
     if (n > HF_MAX_PATH_BYTES)
         return json_cursor_bad(&f->cursor, f->cursor.at, err,
                                "the key's path is longer than %d bytes", HF_MAX_PATH_BYTES);
     char *joined = arena_alloc(&f->ckpt->arena, n + 1);
     if (!joined)
         return json_cursor_out_of_memory(&f->cursor, err);
-    snprintf(joined, n + 1, "%s%s%s", path, *path ? "." : "", name);
+    memcpy(joined, path, n_path);
+    char *at = joined + n_path;
+    if (n_path)
+        *at++ = '.';
+    for (const char *c = name; *c; c++) {
+        if (*c == '.' || *c == '\\')
+            *at++ = '\\';
+        *at++ = *c;
+    }
+    *at = '\0';
     *out = joined;
     return 0;
 }

@@ -87,7 +87,7 @@ static const struct arch_fixed_key hf_keys[] = {
     ARCH_ANY_VALUE("text_config.*"), /* hf.h: only keys that the top level overrides stay there */
     ARCH_ANY_VALUE("llm_config.*"),
     ARCH_ANY_VALUE("unsloth_*"),
-    ARCH_ANY_VALUE("transformers.js_config.*"),
+    ARCH_ANY_VALUE("transformers\\.js_config.*"),
     ARCH_ANY_VALUE("id2label.*"),
     ARCH_ANY_VALUE("label2id.*"),
     ARCH_ANY_VALUE("_num_labels"),

@@ -217,6 +217,27 @@ static void test_end_ids_of_both_configs_are_united(void **state)
     checkpoint_close(c);
 }
 
+/* Symptom: a key with a dot at the top level counted as a key of an object. */
+static void test_a_dot_in_a_key_is_no_path(void **state)
+{
+    (void)state;
+    struct error err;
+    uint64_t n = 0;
+    folder_write_text(&folder, "config.json",
+                      "{\"rope.theta\": 1, \"rope\": {\"theta\": 2, \"a\\\\.b\": 3}, "
+                      "\"transformers.js_config\": {\"dtype\": 4}}");
+    struct checkpoint *c = open_good();
+    assert_int_equal(checkpoint_get_u64(c, "rope.theta", &n, &err), 0);
+    assert_int_equal(n, 2);
+    assert_int_equal(checkpoint_get_u64(c, "rope\\.theta", &n, &err), 0);
+    assert_int_equal(n, 1);
+    assert_int_equal(checkpoint_get_u64(c, "rope.a\\\\\\.b", &n, &err), 0);
+    assert_int_equal(n, 3);
+    assert_int_equal(checkpoint_get_u64(c, "transformers\\.js_config.dtype", &n, &err), 0);
+    assert_int_equal(n, 4);
+    checkpoint_close(c);
+}
+
 static void test_sidecars_are_read_by_name(void **state)
 {
     (void)state;
@@ -413,6 +434,7 @@ int main(void)
         TEST(test_values_have_dotted_paths),
         TEST(test_the_text_models_keys_lose_their_prefix),
         TEST(test_end_ids_of_both_configs_are_united),
+        TEST(test_a_dot_in_a_key_is_no_path),
         TEST(test_sidecars_are_read_by_name),
         TEST(test_the_digest_covers_every_file),
         TEST(test_shards_make_one_model),
