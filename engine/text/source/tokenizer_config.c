@@ -16,7 +16,7 @@ struct reading {
     struct text_facts *facts;
     const char *vocab_file; /* name of the vocabulary's file */
     struct error *err;
-    struct hash_map ids; /* of texts: id + 1; filled after a few searches */
+    struct hash_map ids; /* text to id + 1; filled after a few searches */
     uint32_t n_searches;
     bool no_memory; /* for the map */
 };
@@ -61,7 +61,7 @@ static int64_t search_tokens(const struct text_facts *facts, struct json_text te
     return TOKENIZER_NO_ID;
 }
 
-/* Adds a token to the map. Of equal texts the lowest id counts. */
+/* Adds a token to the map. The lowest id of equal texts counts. */
 static void map_token(struct reading *r, uint32_t id)
 {
     const struct text_token *t = &r->facts->tokens[id];

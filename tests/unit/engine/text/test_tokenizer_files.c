@@ -1,5 +1,5 @@
-/* Files of a tokenizer that are many, long, or written by hand: lists of templates and special
- * tokens, and JSON that is nearly valid. */
+/* Unusual files of a tokenizer: JSON that is nearly valid, long lists of templates and of special
+ * tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
