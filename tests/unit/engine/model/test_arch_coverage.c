@@ -252,11 +252,31 @@ static void test_every_table_is_sound_and_named_once(void **state)
     }
 }
 
+/* With a norm over all heads, each rank computes all heads of Q and K. The decoder takes the rank's
+ * own behind the norm and before rope. Symptom: with other tables, ranks wrote heads of others. */
+static void test_norm_over_all_heads_needs_values_and_stands_before_rope(void **state)
+{
+    struct arch arch = arch_olmo2;
+    struct arch_source source;
+    (void)state;
+    assert_true(arch_source_init(&source, &arch_olmo2.sources[0]));
+    assert_true(arch_source_is_sound(&arch, &source));
+    arch.mixers[0].norm_after_rope = true;
+    assert_false(arch_source_is_sound(&arch, &source));
+    arch.mixers[0].norm_after_rope = false;
+    struct arch_tensor *values =
+        (struct arch_tensor *)(uintptr_t)arch_find_tensor(&source, ARCH_ATTN_V);
+    values->required = false;
+    assert_false(arch_source_is_sound(&arch, &source));
+    arch_source_fini(&source);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_value_is_reached_by_a_golden),
         cmocka_unit_test(test_every_table_is_sound_and_named_once),
+        cmocka_unit_test(test_norm_over_all_heads_needs_values_and_stands_before_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

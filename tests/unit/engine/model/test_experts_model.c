@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -201,6 +202,77 @@ static void test_numbers_that_no_op_takes_are_refused(void **state)
     }
 }
 
+/* Adds the directory entry of a tensor of n elements that begins at *end. */
+static void add_tensor(struct strbuf *header, size_t *end, const char *name, const char *shape,
+                       size_t n)
+{
+    strbuf_printf(header, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                  *end ? "," : "", name, shape, *end, *end + 2 * n);
+    *end += 2 * n;
+}
+
+static double cpu_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
+enum { MANY_LAYERS = 512, MANY_IGNORED = 30000 };
+
+/* Each ignored tensor was compared with every slot of every layer: seconds at each load, and hours
+ * for a hostile file. The bound is the time that reading the file takes. */
+static void test_many_ignored_tensors_cost_no_more_than_their_names(void **state)
+{
+    static const char *const slots[] = {
+        "input_layernorm",  "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj",
+        "self_attn.v_proj", "self_attn.o_proj",         "mlp.gate_proj",    "mlp.up_proj",
+        "mlp.down_proj"};
+    struct test_folder folder;
+    struct checkpoint *ckpt = NULL;
+    struct model model;
+    struct error err = {0};
+    struct strbuf header;
+    size_t n_bytes = 0;
+    char name[128];
+    (void)state;
+    strbuf_init(&header, 0);
+    strbuf_add_char(&header, '{');
+    add_tensor(&header, &n_bytes, "model.embed_tokens.weight", "2,2", 4);
+    add_tensor(&header, &n_bytes, "lm_head.weight", "2,2", 4);
+    add_tensor(&header, &n_bytes, "model.norm.weight", "2", 2);
+    for (int layer = 0; layer < MANY_LAYERS; layer++)
+        for (size_t i = 0; i < sizeof(slots) / sizeof(slots[0]); i++) {
+            snprintf(name, sizeof(name), "model.layers.%d.%s.weight", layer, slots[i]);
+            add_tensor(&header, &n_bytes, name, i < 2 ? "2" : "2,2", i < 2 ? 2 : 4);
+        }
+    for (int i = 0; i < MANY_IGNORED; i++) {
+        snprintf(name, sizeof(name), "visual.%d", i);
+        add_tensor(&header, &n_bytes, name, "1", 1);
+    }
+    strbuf_add_char(&header, '}');
+    folder_create(&folder);
+    folder_write_text(&folder, "config.json",
+                      "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 2, "
+                      "\"num_hidden_layers\": 512, \"num_attention_heads\": 1, "
+                      "\"intermediate_size\": 2, \"max_position_embeddings\": 8, "
+                      "\"rms_norm_eps\": 1e-5}");
+    folder_write_safetensors(&folder, "model.safetensors", header.data, n_bytes);
+    strbuf_fini(&header);
+    double start = cpu_ms();
+    if (checkpoint_open(folder.path, &ckpt, &err) != 0)
+        fail_msg("%s", err.message);
+    double opened = cpu_ms();
+    if (model_init(&model, ckpt, NULL, &err) != 0)
+        fail_msg("%s", err.message);
+    double bound = cpu_ms();
+    print_message("opened in %.0f ms, bound in %.0f ms\n", opened - start, bound - opened);
+    assert_true(bound - opened < 3 * (opened - start));
+    model_fini(&model);
+    checkpoint_close(ckpt);
+    folder_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +280,7 @@ int main(void)
         cmocka_unit_test(test_experts_lie_in_one_tensor_or_in_one_each),
         cmocka_unit_test(test_mxfp4_of_another_architecture_is_refused),
         cmocka_unit_test(test_numbers_that_no_op_takes_are_refused),
+        cmocka_unit_test(test_many_ignored_tensors_cost_no_more_than_their_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
