@@ -34,18 +34,25 @@ static double mscale_of(const struct rope_set *s, double k)
     return s->factor > 1 ? 1 + 0.1 * k * log(s->factor) : 1;
 }
 
-/* The factor of cos and sin. */
-static double attention_factor(const struct rope_set *s)
+/* The scaling's own factor of cos and sin. */
+static double own_factor(const struct rope_set *s)
 {
-    if (s->scaling != ROPE_SCALING_YARN && s->scaling != ROPE_SCALING_LONGROPE)
-        return 1;
-    if (s->attention > 0)
-        return s->attention;
     if (s->scaling == ROPE_SCALING_LONGROPE)
         return s->factor > 1 ? sqrt(1 + log(s->factor) / log(s->original_context)) : 1;
+    /* YaRN without its ramp is linear scaling. */
+    if (s->scaling != ROPE_SCALING_YARN || s->ext_factor == 0)
+        return 1;
     if (s->mscale > 0 && s->mscale_all > 0)
         return mscale_of(s, s->mscale) / mscale_of(s, s->mscale_all);
-    return s->attn_factor * (1 + 0.1 * log(s->factor));
+    return mscale_of(s, 1);
+}
+
+/* The factor of cos and sin. `attn_factor` counts in every scaling, as in llama.cpp. `attention` is
+ * a key of YaRN and longrope in transformers. */
+static double attention_factor(const struct rope_set *s)
+{
+    bool has_own = s->scaling == ROPE_SCALING_YARN || s->scaling == ROPE_SCALING_LONGROPE;
+    return has_own && s->attention > 0 ? s->attention : s->attn_factor * own_factor(s);
 }
 
 /* Llama 3: long waves are slowed down by the factor, short waves stay, with a ramp between. */

@@ -284,6 +284,49 @@ static void test_rope_freqs_scalings(void **state)
         assert_true(fabs((double)f[i] / yarn[i] - 1) < 1e-6);
 }
 
+/* Symptom: rope.scaling.attn_factor had no effect except in YaRN without its mscale pair. */
+static void test_rope_attn_factor_counts_in_every_scaling(void **state)
+{
+    static const struct {
+        enum rope_scaling scaling;
+        double factor, ext_factor, mscale, attention, expected;
+    } cases[] = {
+        {ROPE_SCALING_NONE, 1, 1, 0, 0, 1.5},
+        {ROPE_SCALING_LINEAR, 4, 1, 0, 0, 1.5},
+        {ROPE_SCALING_LLAMA3, 4, 1, 0, 0, 1.5},
+        {ROPE_SCALING_DYNAMIC, 4, 1, 0, 0, 1.5},
+        {ROPE_SCALING_YARN, 4, 1, 0, 0, 1.5 * 1.13862944},
+        {ROPE_SCALING_YARN, 4, 1, 1, 0, 1.5},
+        {ROPE_SCALING_YARN, 4, 0, 0, 0, 1.5}, /* without the ramp: as linear */
+        {ROPE_SCALING_YARN, 0.5, 1, 0, 0, 1.5},
+        {ROPE_SCALING_YARN, 4, 1, 1, 1.25, 1.25},
+        {ROPE_SCALING_LONGROPE, 4, 1, 0, 0, 1.5 * 1.09544512},
+        {ROPE_SCALING_LONGROPE, 4, 1, 0, 1.25, 1.25},
+        {ROPE_SCALING_LINEAR, 4, 1, 0, 1.25, 1.5},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rope_set s = {.n_rot = 8,
+                             .base = 10000,
+                             .scaling = cases[i].scaling,
+                             .factor = cases[i].factor,
+                             .original_context = 1024,
+                             .attn_factor = 1.5,
+                             .attention = cases[i].attention,
+                             .ext_factor = cases[i].ext_factor,
+                             .beta_fast = 32,
+                             .beta_slow = 1,
+                             .mscale = cases[i].mscale,
+                             .mscale_all = cases[i].mscale,
+                             .low_freq = 1,
+                             .high_freq = 4};
+        float f[4];
+        double found = (double)shape_rope_freqs(&s, NULL, f);
+        if (fabs(found - cases[i].expected) > 1e-6)
+            fail_msg("case %zu: factor %g, expected %g", i, found, cases[i].expected);
+    }
+}
+
 /* arXiv 2108.12409: 8 heads have the slopes 1/2, 1/4, … 1/256. For other numbers of heads, the
  * authors' code takes the slopes of the power of two below. Then it takes every second slope of the
  * power above. */
@@ -316,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_name_bad_pattern_refused),
         cmocka_unit_test(test_names_are_found_whole),
         cmocka_unit_test(test_rope_freqs_scalings),
+        cmocka_unit_test(test_rope_attn_factor_counts_in_every_scaling),
         cmocka_unit_test(test_alibi_slopes),
         cmocka_unit_test(test_ignored_names_begin_with_a_pattern),
     };
