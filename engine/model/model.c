@@ -158,8 +158,10 @@ static bool layer_has(const struct model_layer *layer, enum arch_slot slot)
 {
     if (slot >= ARCH_ATTN_Q && slot <= ARCH_ATTN_POST_NORM_BIAS)
         return layer->mixer->mixing == ARCH_MIXING_ATTENTION;
+    bool is_gate = slot == ARCH_FFN_GATE || slot == ARCH_FFN_GATE_BIAS;
     if (slot >= ARCH_FFN_GATE && slot <= ARCH_FFN_DOWN_BIAS)
-        return layer->ffn->body == ARCH_FFN_DENSE;
+        return layer->ffn->body == ARCH_FFN_DENSE &&
+               (!is_gate || layer->ffn->form == ARCH_FFN_GATED);
     if (slot >= ARCH_ROUTER && slot <= ARCH_SHARED_ROUTER)
         return layer->ffn->body == ARCH_FFN_EXPERTS;
     if (slot == ARCH_ATTN_NORM || slot == ARCH_ATTN_NORM_BIAS)

@@ -468,10 +468,16 @@ ARCH_EACH(ARCH_DECLARE)
 
 /* arch_base.c: the rows that most architectures share, those of the Llama block. */
 extern const struct arch_source arch_base_gguf, arch_base_hf;
+/* The rows of GPT-2 and BLOOM in GGUF: layer norms, biases everywhere, a plain FFN, joined Q, K and
+ * V, no rope. */
+extern const struct arch_source arch_base_gpt_gguf;
 /* The keys of config.json that no architecture needs. */
 extern const struct arch_source arch_base_hf_keys;
 /* experts/arch_experts.c: the same with experts in place of the FFN */
 extern const struct arch_source arch_experts_gguf, arch_experts_hf;
+/* The same with the names of Mixtral, and with the patterns of Qwen. */
+extern const struct arch_source arch_experts_mixtral_hf, arch_experts_qwen_gguf,
+    arch_experts_qwen_hf;
 
 /* Finds the architecture and its source by the name that a file of this format gives. NULL if there
  * is none; *out_source (may be NULL) is untouched then. */

@@ -27,7 +27,8 @@ static const struct arch_tensor gguf_tensors[] = {
     {ARCH_FFN_DOWN_BIAS, false, "blk.%u.ffn_down.bias", ARCH_TRANSFORM_NONE},
 };
 
-static const struct arch_param gguf_params[] = {
+/* The numbers of every model. */
+static const struct arch_param gguf_key_params[] = {
     {ARCH_PARAM_LAYERS, "block_count", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_CONTEXT, "context_length", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_HIDDEN, "embedding_length", ARCH_ABSENT_REFUSE, 0, 0},
@@ -36,9 +37,24 @@ static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_KV_HEADS, "attention.head_count_kv", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_KEY_DIM, "attention.key_length", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_VALUE_DIM, "attention.value_length", ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_ROT_DIM, "rope.dimension_count", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
+};
+
+static const struct arch_fixed_key gguf_keys[] = {
+    ARCH_ONE_VALUE("attention.causal", 1),
+};
+
+static const struct arch_source base_gguf_keys = {
+    .format = "gguf",
+    .params = gguf_key_params,
+    .fixed_keys = gguf_keys,
+    .n_params = ARCH_N_OF(gguf_key_params),
+    .n_fixed_keys = ARCH_N_OF(gguf_keys),
+};
+
+static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_NORM_EPS, "attention.layer_norm_rms_epsilon", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_ROT_DIM, "rope.dimension_count", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_ROPE_BASE, "rope.freq_base", ARCH_ABSENT_FALLBACK, 10000, 0},
     {ARCH_PARAM_ROPE_SCALING, "rope.scaling.type", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_ROPE_FACTOR, "rope.scaling.factor", ARCH_ABSENT_FALLBACK, 1, 0},
@@ -53,10 +69,10 @@ static const struct arch_param gguf_params[] = {
 static const struct arch_fixed_key gguf_fixed_keys[] = {
     ARCH_ANY_VALUE("rope.scaling.finetuned"), /* describes training, not inference */
     ARCH_ANY_VALUE("tensor_data_layout"),     /* a remark by old converters */
-    ARCH_ONE_VALUE("attention.causal", 1),
 };
 
 const struct arch_source arch_base_gguf = {
+    .base = &base_gguf_keys,
     .format = "gguf",
     .params = gguf_params,
     .fixed_keys = gguf_fixed_keys,
@@ -64,6 +80,44 @@ const struct arch_source arch_base_gguf = {
     .n_params = ARCH_N_OF(gguf_params),
     .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
     .n_tensors = ARCH_N_OF(gguf_tensors),
+};
+
+/* --- GGUF, the GPT block --- */
+
+static const struct arch_tensor gpt_gguf_tensors[] = {
+    {ARCH_TOKEN_EMBD, true, "token_embd.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT_NORM, true, "output_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT_NORM_BIAS, true, "output_norm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT, false, "output.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_NORM, true, "blk.%u.attn_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_NORM_BIAS, true, "blk.%u.attn_norm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_BIAS, true, "blk.%u.attn_qkv.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_BIAS, true, "blk.%u.attn_qkv.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V_BIAS, true, "blk.%u.attn_qkv.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT, true, "blk.%u.attn_output.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT_BIAS, true, "blk.%u.attn_output.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, true, "blk.%u.ffn_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM_BIAS, true, "blk.%u.ffn_norm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP, true, "blk.%u.ffn_up.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP_BIAS, true, "blk.%u.ffn_up.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN, true, "blk.%u.ffn_down.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN_BIAS, true, "blk.%u.ffn_down.bias", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param gpt_gguf_params[] = {
+    {ARCH_PARAM_NORM_EPS, "attention.layer_norm_epsilon", ARCH_ABSENT_REFUSE, 0, 0},
+};
+
+const struct arch_source arch_base_gpt_gguf = {
+    .base = &base_gguf_keys,
+    .format = "gguf",
+    .params = gpt_gguf_params,
+    .tensors = gpt_gguf_tensors,
+    .n_params = ARCH_N_OF(gpt_gguf_params),
+    .n_tensors = ARCH_N_OF(gpt_gguf_tensors),
 };
 
 /* --- Hugging Face --- */

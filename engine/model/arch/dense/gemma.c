@@ -133,7 +133,6 @@ static const struct arch_param gemma3_gguf_params[] = {
     {ARCH_PARAM_NORM_EPS, "attention.layer_norm_rms_epsilon", ARCH_ABSENT_FALLBACK, 1e-6, 0},
     {ARCH_PARAM_EMBED_SCALE, NULL, ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_WINDOW, "attention.sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
-    {ARCH_PARAM_FINAL_SOFTCAP, "final_logit_softcapping", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_ATTN_SCALE_LAYERS, NULL, ARCH_ABSENT_FALLBACK, GEMMA3_27B_LAYERS, 0},
     {ARCH_PARAM_ROPE_BASE, "rope.freq_base|rope.global.freq_base", ARCH_ABSENT_FALLBACK, 1e6,
      GLOBAL},
@@ -145,8 +144,6 @@ static const struct arch_param gemma3_hf_params[] = {
     {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EMBED_SCALE, NULL, ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 4096, 0},
-    {ARCH_PARAM_ATTN_SOFTCAP, "attn_logit_softcapping", ARCH_ABSENT_FALLBACK, 0, 0},
-    {ARCH_PARAM_FINAL_SOFTCAP, "final_logit_softcapping", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_ATTN_SCALE_DIM, "query_pre_attn_scalar", ARCH_ABSENT_FALLBACK, 256, 0},
     {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 256, 0},
     {ARCH_PARAM_HEADS, "num_attention_heads", ARCH_ABSENT_FALLBACK, 8, 0},
@@ -160,8 +157,6 @@ static const struct arch_param gemma3_hf_params[] = {
     {ARCH_PARAM_ROPE_BASE, "rope_parameters.sliding_attention.rope_theta|rope_local_base_freq",
      ARCH_ABSENT_FALLBACK, 1e4, LOCAL},
     {ARCH_PARAM_ROPE_SCALING, "rope_parameters.sliding_attention.rope_type", ARCH_ABSENT_DERIVE, 0,
-     LOCAL},
-    {ARCH_PARAM_ROPE_FACTOR, "rope_parameters.sliding_attention.factor", ARCH_ABSENT_FALLBACK, 1,
      LOCAL},
 };
 

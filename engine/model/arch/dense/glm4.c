@@ -7,7 +7,6 @@
 static const struct arch_tensor gguf_tensors[] = {
     {ARCH_ATTN_POST_NORM, true, "blk.%u.post_attention_norm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_GATE, true, "blk.%u.ffn_up.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_UP, true, "blk.%u.ffn_up.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_POST_NORM, true, "blk.%u.post_ffw_norm.weight", ARCH_TRANSFORM_NONE},
 };
 

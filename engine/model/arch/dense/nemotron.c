@@ -8,8 +8,6 @@ static const struct arch_tensor gguf_tensors[] = {
     {ARCH_OUTPUT_NORM_BIAS, true, "output_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_NORM_BIAS, true, "blk.%u.attn_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM_BIAS, true, "blk.%u.ffn_norm.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param gguf_params[] = {
@@ -23,8 +21,6 @@ static const struct arch_tensor hf_tensors[] = {
     {ARCH_ATTN_NORM_BIAS, true, LAYER "input_layernorm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, true, LAYER "post_attention_layernorm.weight", ARCH_TRANSFORM_PLUS_ONE},
     {ARCH_FFN_NORM_BIAS, true, LAYER "post_attention_layernorm.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param hf_params[] = {

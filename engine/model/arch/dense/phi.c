@@ -12,8 +12,6 @@ static const struct arch_tensor phi2_gguf_tensors[] = {
     {ARCH_OUTPUT_NORM_BIAS, true, "output_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_NORM_BIAS, true, "blk.%u.attn_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param phi2_gguf_params[] = {
@@ -28,8 +26,6 @@ static const struct arch_tensor phi2_hf_tensors[] = {
     {ARCH_ATTN_OUT, true, LAYER "self_attn.dense.weight", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_OUT_BIAS, true, LAYER "self_attn.dense.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
     {ARCH_FFN_UP, true, LAYER "mlp.fc1.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_UP_BIAS, true, LAYER "mlp.fc1.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_DOWN, true, LAYER "mlp.fc2.weight", ARCH_TRANSFORM_NONE},
@@ -98,7 +94,6 @@ static const struct arch_tensor phi3_gguf_tensors[] = {
     {ARCH_ATTN_K, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_V, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_GATE, true, "blk.%u.ffn_up.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_UP, true, "blk.%u.ffn_up.weight", ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param phi3_gguf_params[] = {

@@ -73,3 +73,79 @@ const struct arch_source arch_experts_hf = {
     .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
     .n_tensors = ARCH_N_OF(hf_tensors),
 };
+
+/* --- Hugging Face, the names of Mixtral --- */
+
+static const struct arch_tensor mixtral_tensors[] = {
+    {ARCH_ROUTER, true, LAYER "block_sparse_moe.gate.weight|" LAYER "mlp.gate.weight",
+     ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_GATE, true,
+     LAYER "block_sparse_moe.experts.%u.w1.weight|" LAYER "mlp.experts.gate_up_proj",
+     ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_UP, true,
+     LAYER "block_sparse_moe.experts.%u.w3.weight|" LAYER "mlp.experts.gate_up_proj",
+     ARCH_TRANSFORM_NONE},
+    {ARCH_EXPERT_DOWN, true,
+     LAYER "block_sparse_moe.experts.%u.w2.weight|" LAYER "mlp.experts.down_proj",
+     ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param mixtral_params[] = {
+    {ARCH_PARAM_EXPERT_FFN, "intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_EXPERT_RENORM, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
+};
+
+static const struct arch_fixed_key mixtral_fixed_keys[] = {
+    ARCH_ONE_VALUE("sliding_window", 0),
+};
+
+const struct arch_source arch_experts_mixtral_hf = {
+    .base = &arch_experts_hf,
+    .format = "hf",
+    .params = mixtral_params,
+    .fixed_keys = mixtral_fixed_keys,
+    .tensors = mixtral_tensors,
+    .n_params = ARCH_N_OF(mixtral_params),
+    .n_fixed_keys = ARCH_N_OF(mixtral_fixed_keys),
+    .n_tensors = ARCH_N_OF(mixtral_tensors),
+};
+
+/* --- the patterns of Qwen: FFN 0 is dense, FFN 1 has experts --- */
+
+static const struct arch_pattern qwen_gguf_patterns[] = {
+    {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, NULL, 1, 1, 0},
+};
+
+const struct arch_source arch_experts_qwen_gguf = {
+    .base = &arch_experts_gguf,
+    .format = "gguf",
+    .patterns = qwen_gguf_patterns,
+    .n_patterns = ARCH_N_OF(qwen_gguf_patterns),
+};
+
+static const struct arch_param qwen_hf_params[] = {
+    {ARCH_PARAM_EXPERT_RENORM, "norm_topk_prob", ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_fixed_key qwen_hf_fixed_keys[] = {
+    ARCH_ONE_VALUE("use_sliding_window", 0),
+    ARCH_ANY_VALUE("sliding_window"), /* without effect if use_sliding_window is false */
+    ARCH_ANY_VALUE("max_window_layers"),
+};
+
+static const struct arch_pattern qwen_hf_patterns[] = {
+    {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
+    {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, "decoder_sparse_step", 1, 1, 0},
+    {ARCH_PART_FFN, ARCH_PATTERN_LIST, "mlp_only_layers", 0, 0, 0},
+};
+
+const struct arch_source arch_experts_qwen_hf = {
+    .base = &arch_experts_hf,
+    .format = "hf",
+    .params = qwen_hf_params,
+    .fixed_keys = qwen_hf_fixed_keys,
+    .patterns = qwen_hf_patterns,
+    .n_params = ARCH_N_OF(qwen_hf_params),
+    .n_fixed_keys = ARCH_N_OF(qwen_hf_fixed_keys),
+    .n_patterns = ARCH_N_OF(qwen_hf_patterns),
+};

@@ -13,33 +13,15 @@ static const struct arch_tensor gguf_tensors[] = {
 static const struct arch_tensor hf_tensors[] = {
     {ARCH_ATTN_Q_NORM, true, LAYER "self_attn.q_norm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_K_NORM, true, LAYER "self_attn.k_norm.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ROUTER, true,
-     LAYER "block_sparse_moe.gate.weight"
-           "|" LAYER "mlp.gate.weight",
-     ARCH_TRANSFORM_NONE},
     {ARCH_ROUTER_SELECT, true,
      LAYER "block_sparse_moe.e_score_correction_bias"
            "|" LAYER "mlp.e_score_correction_bias",
-     ARCH_TRANSFORM_NONE},
-    {ARCH_EXPERT_GATE, true,
-     LAYER "block_sparse_moe.experts.%u.w1.weight"
-           "|" LAYER "mlp.experts.gate_up_proj",
-     ARCH_TRANSFORM_NONE},
-    {ARCH_EXPERT_UP, true,
-     LAYER "block_sparse_moe.experts.%u.w3.weight"
-           "|" LAYER "mlp.experts.gate_up_proj",
-     ARCH_TRANSFORM_NONE},
-    {ARCH_EXPERT_DOWN, true,
-     LAYER "block_sparse_moe.experts.%u.w2.weight"
-           "|" LAYER "mlp.experts.down_proj",
      ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param hf_params[] = {
     {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 128, 0},
     {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 5000000, 0},
-    {ARCH_PARAM_EXPERT_FFN, "intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_EXPERT_RENORM, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ROT_DIM, "rotary_dim", ARCH_ABSENT_DERIVE, 0, 0},
 };
 
@@ -50,7 +32,6 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
     ARCH_ONE_VALUE("use_routing_bias", 1),
     ARCH_ONE_VALUE("shared_intermediate_size", 0),
     ARCH_ANY_VALUE("shared_moe_mode"),
-    ARCH_ONE_VALUE("sliding_window", 0),
     ARCH_ONE_VALUE("attn_type_list", 1),
     ARCH_ONE_VALUE("layernorm_full_attention_beta", 1),
     ARCH_ONE_VALUE("layernorm_linear_attention_beta", 1),
@@ -71,7 +52,7 @@ static const struct arch_source sources[] = {
         .n_tensors = ARCH_N_OF(gguf_tensors),
     },
     {
-        .base = &arch_experts_hf,
+        .base = &arch_experts_mixtral_hf,
         .format = "hf",
         .aliases = "MiniMaxM2ForCausalLM|minimax_m2",
         .rope_style = ROPE_HALF,

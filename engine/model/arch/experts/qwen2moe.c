@@ -16,10 +16,6 @@ static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_EXPERT_RENORM, "expert_weights_norm", ARCH_ABSENT_FALLBACK, 0, 0},
 };
 
-static const struct arch_pattern gguf_patterns[] = {
-    {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, NULL, 1, 1, 0},
-};
-
 static const struct arch_tensor hf_tensors[] = {
     {ARCH_SHARED_GATE, false, LAYER "mlp.shared_expert.gate_proj.weight", ARCH_TRANSFORM_NONE},
     {ARCH_SHARED_UP, false, LAYER "mlp.shared_expert.up_proj.weight", ARCH_TRANSFORM_NONE},
@@ -29,48 +25,34 @@ static const struct arch_tensor hf_tensors[] = {
 
 static const struct arch_param hf_params[] = {
     {ARCH_PARAM_SHARED_FFN, "shared_expert_intermediate_size", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_EXPERT_RENORM, "norm_topk_prob", ARCH_ABSENT_FALLBACK, 0, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    ARCH_ONE_VALUE("use_sliding_window", 0),
-    ARCH_ANY_VALUE("sliding_window"), /* without effect if use_sliding_window is false */
-    ARCH_ANY_VALUE("max_window_layers"),
     ARCH_HAS_TENSOR("qkv_bias", ARCH_ATTN_Q_BIAS),
-};
-
-static const struct arch_pattern hf_patterns[] = {
-    {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
-    {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, "decoder_sparse_step", 1, 1, 0},
-    {ARCH_PART_FFN, ARCH_PATTERN_LIST, "mlp_only_layers", 0, 0, 0},
 };
 
 static const struct arch_source sources[] = {
     {
-        .base = &arch_experts_gguf,
+        .base = &arch_experts_qwen_gguf,
         .format = "gguf",
         .aliases = "qwen2moe",
         .rope_style = ROPE_HALF,
         .params = gguf_params,
         .tensors = gguf_tensors,
-        .patterns = gguf_patterns,
         .n_params = ARCH_N_OF(gguf_params),
         .n_tensors = ARCH_N_OF(gguf_tensors),
-        .n_patterns = ARCH_N_OF(gguf_patterns),
     },
     {
-        .base = &arch_experts_hf,
+        .base = &arch_experts_qwen_hf,
         .format = "hf",
         .aliases = "Qwen2MoeForCausalLM|qwen2_moe",
         .rope_style = ROPE_HALF,
         .params = hf_params,
         .fixed_keys = hf_fixed_keys,
         .tensors = hf_tensors,
-        .patterns = hf_patterns,
         .n_params = ARCH_N_OF(hf_params),
         .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
         .n_tensors = ARCH_N_OF(hf_tensors),
-        .n_patterns = ARCH_N_OF(hf_patterns),
     },
 };
 

@@ -13,8 +13,6 @@ static const struct arch_tensor gguf_tensors[] = {
     {ARCH_ATTN_K, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_V, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param gguf_params[] = {
@@ -49,8 +47,6 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_ROPE_BASE, "rope_parameters.rope_theta|rope_theta", ARCH_ABSENT_FALLBACK, 10000, 0},
     {ARCH_PARAM_ROPE_SCALING, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",
      ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_ROPE_FACTOR, "rope_parameters.factor|rope_scaling.factor", ARCH_ABSENT_FALLBACK, 1,
-     0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {

@@ -15,8 +15,6 @@ static const struct arch_tensor gguf_tensors[] = {
     {ARCH_ATTN_V, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_V_BIAS, false, "blk.%u.attn_qkv.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM_BIAS, true, "blk.%u.ffn_norm.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param gguf_params[] = {
@@ -45,8 +43,6 @@ static const struct arch_tensor hf_tensors[] = {
     {ARCH_FFN_UP_BIAS, true, LAYER "mlp.dense_h_to_4h.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_DOWN, true, LAYER "mlp.dense_4h_to_h.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_DOWN_BIAS, true, LAYER "mlp.dense_4h_to_h.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param hf_params[] = {

@@ -8,8 +8,6 @@ static const struct arch_tensor gguf_tensors[] = {
     {ARCH_OUTPUT_NORM_BIAS, true, "output_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_NORM_BIAS, true, "blk.%u.attn_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM_BIAS, true, "blk.%u.ffn_norm.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param gguf_params[] = {
@@ -21,8 +19,6 @@ static const struct arch_tensor hf_tensors[] = {
     {ARCH_OUTPUT_NORM_BIAS, true, "model.norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_NORM_BIAS, true, LAYER "input_layernorm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM_BIAS, true, LAYER "post_attention_layernorm.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE, false, NULL, ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, NULL, ARCH_TRANSFORM_NONE},
     {ARCH_FFN_UP, true, LAYER "mlp.c_fc.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_UP_BIAS, false, LAYER "mlp.c_fc.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_DOWN, true, LAYER "mlp.c_proj.weight", ARCH_TRANSFORM_NONE},
