@@ -8,14 +8,11 @@
 
 #include <cmocka.h>
 
-#include "base/error.h"
 #include "engine/format/checkpoint.h"
-#include "engine/forward/executor.h"
 #include "engine/model/arch/arch.h"
-#include "tests/unit/engine/support/support_golden.h"
-#include "tests/unit/engine/support/support_model.h"
+#include "tests/unit/engine/support/support_observe.h"
 
-enum { MAX_VOCAB = 320, N_IDS = 24, MAX_GOLDENS = 4 };
+enum { MAX_GOLDENS = 4 };
 
 /* Goldens that reach all kinds of an architecture together. */
 static const struct family {
@@ -62,61 +59,7 @@ static const struct family {
     {&arch_minimax_m2, {"minimax_m2.gguf", "minimax_m2"}, false, false, 0},
 };
 
-/* Result for one checkpoint: a refusal's text, or the logits of its last token. */
-struct observation {
-    char error[ERROR_MESSAGE_BYTES];
-    float logits[MAX_VOCAB];
-    uint32_t vocab;
-};
-
-static void run_ids(struct executor *ex, struct observation *seen)
-{
-    struct step_limits limits = {N_IDS, 1, 2, 0};
-    struct step_batch *b;
-    struct error err = {0};
-    assert_int_equal(step_batch_create(&limits, &b, &err), 0);
-    for (uint32_t i = 0; i < N_IDS; i++) {
-        b->token_ids[i] = (i * 37 + 5) % seen->vocab;
-        b->positions[i] = b->kv_slots[i] = i;
-        b->seq_of_row[i] = 0;
-    }
-    b->block_tables[1] = 1;
-    b->n_rows = b->seq_start[1] = N_IDS;
-    b->n_seqs = b->n_sample_rows = 1;
-    b->sample_rows[0] = N_IDS - 1;
-    if (executor_step(ex, b, &err) != 0)
-        snprintf(seen->error, sizeof(seen->error), "%s", err.message);
-    else
-        memcpy(seen->logits, executor_logits(ex, 0), seen->vocab * sizeof(float));
-    step_batch_destroy(b);
-}
-
-static void observe(const struct arch *arch, const char *golden, struct observation *seen)
-{
-    struct error err = {0};
-    struct checkpoint *ckpt = NULL;
-    struct executor *ex = NULL;
-    char path[512];
-    struct executor_config cfg = model_run_config("f32");
-    memset(seen, 0, sizeof(*seen));
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s", golden_source_dir(), golden);
-    assert_int_equal(checkpoint_open(path, &ckpt, &err), 0);
-    cfg.n_threads = 1;
-    cfg.max_rows = N_IDS;
-    cfg.max_seqs = 1;
-    cfg.max_context_tokens = 32;
-    cfg.kv_tokens = 32;
-    if (executor_open_arch(ckpt, arch, &cfg, NULL, NULL, NULL, &ex, &err) != 0) {
-        snprintf(seen->error, sizeof(seen->error), "%s", err.message);
-    } else {
-        seen->vocab = executor_model_info(ex)->vocab_size;
-        assert_true(seen->vocab <= MAX_VOCAB);
-        run_ids(ex, seen);
-        executor_close(ex);
-    }
-    checkpoint_close(ckpt);
-}
-
+static struct checkpoint *ckpts[MAX_GOLDENS];
 static struct observation expected[MAX_GOLDENS];
 static uint32_t n_mutations;
 
@@ -124,10 +67,8 @@ static bool is_noticed(const struct family *f, const struct arch *arch)
 {
     for (uint32_t i = 0; i < MAX_GOLDENS && f->goldens[i]; i++) {
         struct observation now;
-        observe(arch, f->goldens[i], &now);
-        if (strcmp(now.error, expected[i].error) != 0)
-            return true;
-        if (model_relative_error(now.logits, expected[i].logits, now.vocab) > 2e-5)
+        observe(arch, ckpts[i], &now);
+        if (!observe_same(&now, &expected[i]))
             return true;
     }
     return false;
@@ -206,12 +147,15 @@ static void test_every_choice_of_a_family_counts(void **state)
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         const struct family *f = &families[i];
         for (uint32_t g = 0; g < MAX_GOLDENS && f->goldens[g]; g++) {
-            observe(f->arch, f->goldens[g], &expected[g]);
+            ckpts[g] = observe_open(f->goldens[g]);
+            observe(f->arch, ckpts[g], &expected[g]);
             assert_string_equal(expected[g].error, "");
         }
         for (uint32_t m = 0; m < f->arch->n_mixers; m++)
             n_bad += try_mixer(f, m);
         n_bad += try_rest(f);
+        for (uint32_t g = 0; g < MAX_GOLDENS && f->goldens[g]; g++)
+            checkpoint_close(ckpts[g]);
     }
     print_message("%u mutations\n", n_mutations);
     assert_int_equal(n_bad, 0);
