@@ -59,7 +59,10 @@ struct rope_params {
     enum rope_style style;
     uint32_t head_dim, n_rot; /* n_rot ≤ head_dim, even */
     const float *inv_freq;    /* [n_rot/2], on the device; includes the frequency scaling */
-    float attention_factor;   /* multiplies cos and sin (YaRN), 1 otherwise */
+    float attention_factor;   /* multiplies cos and sin (YaRN, longrope), 1 otherwise */
+    /* With several tables of frequencies, inv_freq is [n_tables][n_rot/2]. Row r of the op turns by
+     * table row_tables[r], on the device. NULL: every row turns by the only table. */
+    const uint32_t *row_tables;
 };
 
 /* The paged K and V of a layer on this rank: [n_blocks][n_kv_heads][block_size] vectors of head_dim

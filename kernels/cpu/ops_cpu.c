@@ -215,9 +215,13 @@ static void rope_rows(void *arg, uint32_t index, uint32_t n_threads)
 {
     const struct rows_job *job = arg;
     uint32_t end;
-    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
-        job->inner->rope(tensor_row_f32(job->y, r), job->y->n_cols / job->rope->head_dim,
-                         job->ids[r], job->rope);
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++) {
+        struct rope_params of_row = *job->rope;
+        if (of_row.row_tables)
+            of_row.inv_freq += (size_t)of_row.row_tables[r] * (of_row.n_rot / 2);
+        job->inner->rope(tensor_row_f32(job->y, r), job->y->n_cols / of_row.head_dim, job->ids[r],
+                         &of_row);
+    }
 }
 
 int rope_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,

@@ -165,23 +165,35 @@ static void test_scales_have_the_references_bits(void **state)
             check_scale(shapes[s], how % 2 ? 20.0f : 0.0f, how / 2, &random);
 }
 
+/* Two tables of frequencies, the second a third as fast. */
+static void two_tables(float inv_freq[512], uint32_t n_rot)
+{
+    for (uint32_t i = 0; i < n_rot; i++)
+        inv_freq[i] = powf(10000.0f, -2.0f * (float)(i % (n_rot / 2)) / (float)n_rot) /
+                      (i < n_rot / 2 ? 1.0f : 3.0f);
+}
+
 static void check_rope(enum rope_style style, uint32_t head_dim, uint32_t n_rot, uint32_t n_heads,
-                       struct random *random)
+                       bool two, struct random *random)
 {
     enum { M = 9 };
     uint32_t positions[M] = {0, 1, 2, 127, 128, 4095, 8191, 131071, 1000003};
-    float inv_freq[256];
-    for (uint32_t i = 0; i < n_rot / 2; i++)
-        inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)n_rot);
+    static const uint32_t tables[M] = {1, 0, 1, 1, 0, 0, 1, 0, 1};
+    float inv_freq[512];
+    two_tables(inv_freq, n_rot);
     struct rows x = rows_make(random, M, head_dim * n_heads, 4);
     void *at = gpu_upload(positions, sizeof(positions));
     void *freq = gpu_upload(inv_freq, sizeof(inv_freq));
-    struct rope_params params = {style, head_dim, n_rot, inv_freq, 1.1f}, on_gpu = params;
+    void *of_rows = gpu_upload(tables, sizeof(tables));
+    struct rope_params params = {style, head_dim, n_rot, inv_freq, 1.1f, two ? tables : NULL};
+    struct rope_params on_gpu = params;
     on_gpu.inv_freq = freq;
+    on_gpu.row_tables = two ? of_rows : NULL;
     assert_int_equal(op_rope(cpu.stream, &x.cpu, positions, &params), 0);
     assert_int_equal(op_rope(gpu.stream, &x.gpu, at, &on_gpu), 0);
     assert_equal(&x, "rope");
     gpu_drop(at, sizeof(positions));
+    gpu_drop(of_rows, sizeof(tables));
     gpu_drop(freq, sizeof(inv_freq));
     rows_drop(&x);
 }
@@ -193,8 +205,8 @@ static void test_positions_have_the_references_bits(void **state)
                                         {2, 2, 7},   {128, 128, 32}, {300, 298, 2}};
     struct random random = test_random(79);
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
-        check_rope(ROPE_INTERLEAVED, heads[i][0], heads[i][1], heads[i][2], &random);
-        check_rope(ROPE_HALF, heads[i][0], heads[i][1], heads[i][2], &random);
+        check_rope(ROPE_INTERLEAVED, heads[i][0], heads[i][1], heads[i][2], i % 2, &random);
+        check_rope(ROPE_HALF, heads[i][0], heads[i][1], heads[i][2], i % 2 == 0, &random);
     }
 }
 
@@ -241,17 +253,22 @@ static void check_rope_kv(const struct rope_kv_case *c, struct random *random)
     enum { M = 7 };
     uint32_t positions[M] = {0, 5, 127, 128, 4095, 131071, 9};
     uint32_t slots[M] = {0, 17, 46, 1, 1000, 33, 15}; /* slot 1000 is beyond the pool: left out */
-    float inv_freq[256];
-    for (uint32_t i = 0; i < c->n_rot / 2; i++)
-        inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)c->n_rot);
+    static const uint32_t tables[M] = {0, 1, 1, 0, 1, 1, 0};
+    float inv_freq[512];
+    two_tables(inv_freq, c->n_rot);
     struct rows q = rows_make(random, M, c->head_dim * c->n_heads, 4);
     struct rows k = rows_make(random, M, c->head_dim * c->n_kv_heads, 3);
     struct rows v = rows_make(random, M, c->head_dim * c->n_kv_heads, 0);
     void *at = gpu_upload(positions, sizeof(positions)), *to = gpu_upload(slots, sizeof(slots));
     void *freq = gpu_upload(inv_freq, sizeof(inv_freq));
-    struct rope_params params = {c->style, c->head_dim, c->n_rot, inv_freq, 1.1f}, on_gpu = params;
+    void *of_rows = gpu_upload(tables, sizeof(tables));
+    bool two = c->n_heads % 2 == 1;
+    struct rope_params params = {c->style, c->head_dim, c->n_rot,
+                                 inv_freq, 1.1f,        two ? tables : NULL};
+    struct rope_params on_gpu = params;
     struct kv_layer one = pool_make(c), plain = pool_make(c);
     on_gpu.inv_freq = freq;
+    on_gpu.row_tables = two ? of_rows : NULL;
     assert_int_equal(op_rope(cpu.stream, &q.cpu, positions, &params), 0);
     assert_int_equal(op_rope(cpu.stream, &k.cpu, positions, &params), 0);
     assert_int_equal(op_rope_kv(gpu.stream, &q.gpu, &k.gpu, &v.gpu, at, &on_gpu, &one, to), 0);
@@ -266,6 +283,7 @@ static void check_rope_kv(const struct rope_kv_case *c, struct random *random)
     }
     gpu_drop(at, sizeof(positions));
     gpu_drop(to, sizeof(slots));
+    gpu_drop(of_rows, sizeof(tables));
     gpu_drop(freq, sizeof(inv_freq));
     rows_drop(&q);
     rows_drop(&k);

@@ -64,8 +64,10 @@ static __global__ void rope_rows(float *x, size_t x_stride, uint32_t n_rows, uin
     __shared__ struct block_shared shared;
     cuda_op_begin();
     struct block b = this_block(&shared);
-    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
-        rope_row_cuda(&b, x + cuda_row(row, x_stride), n_heads, positions[row], &p);
+    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x) {
+        struct rope_cuda of_row = rope_of_row(p, row);
+        rope_row_cuda(&b, x + cuda_row(row, x_stride), n_heads, positions[row], &of_row);
+    }
 }
 
 static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k_stride,
@@ -95,9 +97,10 @@ static __global__ void rope_kv_rows(float *q, size_t q_stride, uint32_t n_heads,
     struct block b = this_block(&shared);
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
         uint32_t row = kv_cuda_item_row(&kv, i);
-        rope_kv_row(&b, &kv, &p, q + cuda_row(row, q_stride), n_heads, k + cuda_row(row, k_stride),
-                    v + cuda_row(row, v_stride), positions[row], slots[row],
-                    kv_cuda_item_head(&kv, i));
+        struct rope_cuda of_row = rope_of_row(p, row);
+        rope_kv_row(&b, &kv, &of_row, q + cuda_row(row, q_stride), n_heads,
+                    k + cuda_row(row, k_stride), v + cuda_row(row, v_stride), positions[row],
+                    slots[row], kv_cuda_item_head(&kv, i));
     }
 }
 

@@ -154,13 +154,22 @@ BLOCK_FN void copy_row(const struct block *b, float *y, const float *x, uint32_t
         y[i] = x[i];
 }
 
-/* struct rope_params (ops.h) for kernels: inv_freq is on the device. */
+/* struct rope_params (ops.h) for kernels: inv_freq and row_tables are on the device. */
 struct rope_cuda {
     bool interleaved; /* false: halves */
     uint32_t head_dim, n_rot;
     const float *inv_freq;
     float attention_factor;
+    const uint32_t *row_tables;
 };
+
+/* The same with the frequencies of row r as its only table. */
+CUDA_HD struct rope_cuda rope_of_row(struct rope_cuda p, uint32_t r)
+{
+    if (p.row_tables)
+        p.inv_freq += (size_t)p.row_tables[r] * (p.n_rot / 2);
+    return p;
+}
 
 /* Returns the first element of pair i of a head; the second is *out_step further. */
 CUDA_HD uint32_t rope_pair_at(const struct rope_cuda *p, uint32_t i, uint32_t *out_step)
@@ -169,8 +178,8 @@ CUDA_HD uint32_t rope_pair_at(const struct rope_cuda *p, uint32_t i, uint32_t *o
     return p->interleaved ? 2 * i : i;
 }
 
-/* In place on x[n_heads · head_dim]. A chunk's sines and cosines are computed once for all heads,
- * in shared->floats. Bytes: 8·n_heads·n_rot. arXiv 2104.09864. */
+/* In place on x[n_heads · head_dim], by the first table. A chunk's sines and cosines are computed
+ * once for all heads, in shared->floats. Bytes: 8·n_heads·n_rot. arXiv 2104.09864. */
 BLOCK_FN void rope_row_cuda(const struct block *b, float *x, uint32_t n_heads, uint32_t position,
                             const struct rope_cuda *p)
 {

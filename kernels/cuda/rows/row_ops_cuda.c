@@ -97,8 +97,9 @@ int act_mul_cuda(struct stream *stream, struct tensor *y, const struct tensor *g
 
 static struct rope_cuda rope_of(const struct rope_params *params)
 {
-    return (struct rope_cuda){params->style == ROPE_INTERLEAVED, params->head_dim, params->n_rot,
-                              params->inv_freq, params->attention_factor};
+    return (struct rope_cuda){
+        params->style == ROPE_INTERLEAVED, params->head_dim,  params->n_rot, params->inv_freq,
+        params->attention_factor,          params->row_tables};
 }
 
 int rope_cuda(struct stream *stream, struct tensor *x, const uint32_t *positions,

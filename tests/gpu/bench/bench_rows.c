@@ -71,8 +71,8 @@ static int call_act_mul(struct bench *b, void *ctx, uint32_t i)
 static int call_rope_kv(struct bench *b, void *ctx, uint32_t i)
 {
     struct rows_job *job = ctx;
-    const struct rope_params params = {ROPE_HALF, job->head_dim, job->head_dim, job->inv_freq,
-                                       1.0F};
+    const struct rope_params params = {ROPE_HALF,     job->head_dim, job->head_dim,
+                                       job->inv_freq, 1.0F,          NULL};
     uint32_t kv_cols = job->n_kv_heads * job->head_dim;
     struct tensor q = rows_of(job, job->x[i], job->n_heads * job->head_dim);
     struct tensor k = rows_of(job, job->y[i], kv_cols), v = rows_of(job, job->z[i], kv_cols);

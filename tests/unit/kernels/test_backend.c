@@ -70,7 +70,7 @@ static void run_everything(const struct rig *rig, struct act *act, const struct 
     for (uint32_t i = 0; i < m; i++)
         ids[i] = i;
     struct tensor tx = tensor_view(x, DTYPE_F32, m, K), ty = tensor_view(y, DTYPE_F32, m, K);
-    struct rope_params rope = {ROPE_HALF, 64, 64, inv_freq, 1.0f};
+    struct rope_params rope = {ROPE_HALF, 64, 64, inv_freq, 1.0f, NULL};
     struct attention_rows rows = {ids, zero, ids, table, 4, m, 1, 0};
     struct attention_params attention = {.n_heads = 2, .heads_per_kv = 1, .scale = 0.1f};
     struct sample_params sampling[40];

@@ -279,17 +279,21 @@ static void test_rope_of_both_styles_turns_pairs_by_their_angle(void **state)
     (void)state;
     enum { HEADS = 3, N = 6 };
     static const uint32_t positions[N] = {0, 1, 17, 2047, 65535, 1000000};
+    static const uint32_t tables[N] = {1, 0, 1, 1, 0, 1};
     static const struct {
         uint32_t head_dim, n_rot;
     } dims[] = {{64, 64}, {80, 32}, {128, 128}, {256, 200}};
     struct random r = {22};
-    for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
+    for (size_t i = 0; i < 2 * (sizeof(dims) / sizeof(dims[0])); i++)
         for (int style = ROPE_INTERLEAVED; style <= ROPE_HALF; style++) {
-            uint32_t d = dims[i].head_dim, n_rot = dims[i].n_rot, cols = HEADS * d;
-            float *x = random_floats(&r, (size_t)N * cols, 0.0f), inv_freq[128];
-            for (uint32_t j = 0; j < n_rot / 2; j++)
-                inv_freq[j] = powf(10000.0f, -2.0f * (float)j / (float)n_rot);
-            struct rope_params params = {(enum rope_style)style, d, n_rot, inv_freq, 1.25f};
+            bool two = i % 2;
+            uint32_t d = dims[i / 2].head_dim, n_rot = dims[i / 2].n_rot, cols = HEADS * d;
+            float *x = random_floats(&r, (size_t)N * cols, 0.0f), inv_freq[2 * 128];
+            for (uint32_t j = 0; j < n_rot; j++) /* the second table turns a third as fast */
+                inv_freq[j] = powf(10000.0f, -2.0f * (float)(j % (n_rot / 2)) / (float)n_rot) /
+                              (j < n_rot / 2 ? 1.0f : 3.0f);
+            struct rope_params params = {(enum rope_style)style, d, n_rot, inv_freq, 1.25f,
+                                         two ? tables : NULL};
             float *first = NULL;
             for (const char *const *set = kernel_sets(); *set != NULL; set++) {
                 struct rig rig = rig_open(*set, 2);
@@ -311,7 +315,8 @@ static void test_rope_of_both_styles_turns_pairs_by_their_angle(void **state)
                         size_t at = (size_t)row * cols + h * d;
                         size_t a = at + (style == ROPE_HALF ? j : 2 * j),
                                b = at + (style == ROPE_HALF ? j + n_rot / 2 : 2 * j + 1);
-                        double angle = (double)((float)positions[row] * inv_freq[j]);
+                        uint32_t j_table = two ? tables[row] * (n_rot / 2) + j : j;
+                        double angle = (double)((float)positions[row] * inv_freq[j_table]);
                         double c = cos(angle) * 1.25, s = sin(angle) * 1.25;
                         assert_true(fabs((double)first[a] - ((double)x[a] * c - (double)x[b] * s)) <
                                     2e-6);
@@ -399,7 +404,7 @@ static void test_shapes_that_do_not_fit_are_refused(void **state)
     struct tensor a = tensor_view(data, DTYPE_F32, 2, 32), b = tensor_view(data, DTYPE_F32, 2, 31),
                   wide = tensor_view(data, DTYPE_F32, 1, 128),
                   half = tensor_view(data, DTYPE_F16, 2, 32);
-    struct rope_params rope = {ROPE_HALF, 24, 24, data, 1.0f};
+    struct rope_params rope = {ROPE_HALF, 24, 24, data, 1.0f, NULL};
     uint32_t positions[2] = {0, 1};
     assert_int_equal(op_add(rig.stream, &a, &b), STATUS_INTERNAL);
     assert_int_equal(op_rms_norm(rig.stream, &a, &half, data, 1e-5f), STATUS_INTERNAL);

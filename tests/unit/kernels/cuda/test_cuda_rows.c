@@ -223,10 +223,14 @@ static void test_rope_has_the_cpus_bits(void **state)
                 uint32_t n = shapes[s].head_dim * shapes[s].n_heads;
                 for (uint32_t i = 0; i < shapes[s].n_rot / 2; i++)
                     inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)shapes[s].n_rot);
-                struct rope_params cpu = {(enum rope_style)style, shapes[s].head_dim,
-                                          shapes[s].n_rot, inv_freq, 1.1f};
-                struct rope_cuda gpu = {style == ROPE_INTERLEAVED, cpu.head_dim, cpu.n_rot,
-                                        inv_freq, 1.1f};
+                struct rope_params cpu = {(enum rope_style)style,
+                                          shapes[s].head_dim,
+                                          shapes[s].n_rot,
+                                          inv_freq,
+                                          1.1f,
+                                          NULL};
+                struct rope_cuda gpu = {
+                    style == ROPE_INTERLEAVED, cpu.head_dim, cpu.n_rot, inv_freq, 1.1f, NULL};
                 float *x = random_floats(&random, n, 0.0f), *wanted = malloc(n * sizeof(float));
                 memcpy(wanted, x, n * sizeof(float));
                 rope_row(wanted, shapes[s].n_heads, position, &cpu);
