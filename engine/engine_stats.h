@@ -20,6 +20,9 @@ struct model_info {
     uint32_t vocab_size, n_layers, hidden_dim, n_heads, n_kv_heads, head_dim, ffn_dim;
     uint32_t context_tokens; /* longest sequence that this engine serves */
     uint32_t trained_tokens; /* the context that the file names */
+    /* longrope: a longer sequence uses the other table of frequencies (shape.h) at all positions;
+     * 0: there is one table */
+    uint32_t long_rope_after;
     uint64_t n_params, file_bytes;
 };
 

@@ -220,6 +220,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         .target_step_ns = e->cfg.target_itl_ms == ENGINE_TARGET_ITL_AUTO
                               ? SCHEDULER_TARGET_AUTO
                               : e->cfg.target_itl_ms * NS_PER_MS,
+        .long_rope_after = executor_model_info(e->executor)->long_rope_after,
         .prefix_cache = e->cfg.prefix_cache,
         /* Path P equals path D to the bit on the CPU. On a GPU the two sum attention in different
          * orders. */

@@ -62,6 +62,22 @@ static bool pass_pays(const struct draft_model *dm, const struct gain *g, const 
 
 /* --- choice of the sequences --- */
 
+/* The mark of a whole block that the sequence may read. */
+static uint8_t whole_mark(const struct draft_by_model *m)
+{
+    return (uint8_t)(1 + m->is_long);
+}
+
+/* A draft model with longrope chooses its table by the sequence's length, too. At the border all
+ * its K and V are computed again. */
+static void choose_rope(const struct draft_model *dm, struct draft *d, uint32_t n_tokens)
+{
+    bool is_long = dm->long_rope_after && n_tokens > dm->long_rope_after;
+    if (d->model.is_long != is_long)
+        draft_cut(d, 0);
+    d->model.is_long = is_long;
+}
+
 /* Updates n_written before drafting: adds accepted drafts whose K and V are written, and whole
  * blocks that other sequences have written. */
 static void count_written(struct draft_model *dm, struct draft_job *job)
@@ -70,11 +86,13 @@ static void count_written(struct draft_model *dm, struct draft_job *job)
     struct draft *d = seq->draft;
     struct draft_by_model *m = &d->model;
     uint32_t n = sequence_n_tokens(seq), bs = dm->block_size, begin;
+    choose_rope(dm, d, n);
     for (uint32_t i = 0; i < m->n_ahead && m->n_written == m->n_told + i && m->n_written < n; i++)
         m->n_written += sequence_token(seq, m->n_told + i) == d->ids[i];
     m->n_ahead = 0;
     begin = m->n_written;
-    while (m->n_written / bs < seq->n_hashed && dm->is_whole[job->table[m->n_written / bs]])
+    while (m->n_written / bs < seq->n_hashed &&
+           dm->whole[job->table[m->n_written / bs]] == whole_mark(m))
         m->n_written = m->n_written / bs * bs + bs;
     dm->stats.n_found += m->n_written - begin;
     d->n_ids = m->n_checked = 0;
@@ -123,6 +141,8 @@ static bool may_draft(struct draft_model *dm, struct draft_job *job, const struc
     if (m->is_deaf || n > dm->context_tokens || is_too_late(dm, job, b))
         return false;
     uint32_t room = dm->context_tokens + 1 - n; /* the last drafted token is not computed */
+    if (dm->long_rope_after && !m->is_long && dm->long_rope_after + 1 - n < room)
+        room = dm->long_rope_after + 1 - n;
     job->n_most = job->n_most < room ? job->n_most : room;
     job->n_most = job->n_most < DRAFT_MAX_TOKENS ? job->n_most : DRAFT_MAX_TOKENS;
     if (m->n_rest) {
@@ -216,6 +236,7 @@ static uint32_t emit_rows(struct draft_model *dm, struct draft_job *job, uint32_
         b->positions[row] = at;
         b->kv_slots[row] = job->table[at / bs] * bs + at % bs;
         b->seq_of_row[row] = s;
+        b->rope_tables[row] = m->is_long;
         b->is_generated[row] = at >= job->seq->request->n_prompt;
         dm->writers[job->table[at / bs]] = dm->i_pass;
     }
@@ -314,7 +335,7 @@ static void record_written(struct draft_model *dm, struct draft_job *jobs, uint3
         uint32_t bs = dm->block_size, k = m->n_marked / bs;
         m->n_written += job->n_rows;
         for (; k < m->n_written / bs && k < job->seq->n_hashed; k++)
-            dm->is_whole[job->table[k]] = true;
+            dm->whole[job->table[k]] = whole_mark(m);
         m->n_marked = k * bs;
     }
 }
@@ -443,7 +464,7 @@ void draft_model_set_always(struct draft_model *dm)
 void draft_model_forget(void *ctx, uint32_t block)
 {
     struct draft_model *dm = ctx;
-    dm->is_whole[block] = false;
+    dm->whole[block] = 0;
 }
 
 int draft_model_health(const struct draft_model *dm, struct error *err)

@@ -16,6 +16,10 @@
  * when the sequence drafts next. Examples are prompts, replayed tokens and wrong drafts. Prompts
  * are computed in pieces while others decode.
  *
+ * A draft model with longrope (scheduler.h) has its own border. If the target model has another
+ * border or none, sequences of different lengths may share a block. They write it by turns, and
+ * their drafts are worse.
+ *
  * A pass runs if its expected tokens are worth its time and their rows in the step (struct
  * draft_bounds). A sequence whose drafts do not pay is tried again after ever longer pauses. Engine
  * thread only. No allocation after open. */

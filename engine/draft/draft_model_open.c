@@ -98,6 +98,7 @@ static int open_executor(struct draft_model *dm, struct checkpoint *ckpt,
     dm->vocab_size = executor_model_info(dm->executor)->vocab_size;
     dm->is_narrow = dm->vocab_size < n_target;
     dm->context_tokens = context;
+    dm->long_rope_after = executor_model_info(dm->executor)->long_rope_after;
     dm->max_rows = cfg.max_rows;
     dm->chunk = cfg.max_rows < LONGEST_CHUNK ? cfg.max_rows : LONGEST_CHUNK;
     dm->block_size = cfg.kv_block_size;
@@ -112,9 +113,9 @@ static int open_executor(struct draft_model *dm, struct checkpoint *ckpt,
 static int allocate_blocks(struct draft_model *dm, struct error *err)
 {
     uint32_t n = executor_actual(dm->executor)->n_blocks;
-    dm->is_whole = calloc(n, sizeof(*dm->is_whole));
+    dm->whole = calloc(n, sizeof(*dm->whole));
     dm->writers = calloc(n, sizeof(*dm->writers));
-    if (dm->is_whole && dm->writers)
+    if (dm->whole && dm->writers)
         return 0;
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u blocks", n);
 }
@@ -160,7 +161,7 @@ void draft_model_close(struct draft_model *dm)
         return;
     executor_close(dm->executor);
     step_batch_destroy(dm->batch);
-    free(dm->is_whole);
+    free(dm->whole);
     free(dm->writers);
     free(dm->name);
     free(dm);

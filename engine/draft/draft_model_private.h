@@ -14,9 +14,10 @@ struct draft_model {
     char *name; /* name of its file */
     struct executor *executor;
     uint32_t vocab_size, context_tokens, max_rows, block_size;
-    uint32_t chunk; /* most rows of one sequence in a pass */
-    bool always;    /* drafts whether drafting pays or not */
-    bool is_narrow; /* has fewer tokens than the target model */
+    uint32_t long_rope_after; /* see struct model_info; the target's may differ */
+    uint32_t chunk;           /* most rows of one sequence in a pass */
+    bool always;              /* drafts whether drafting pays or not */
+    bool is_narrow;           /* has fewer tokens than the target model */
 
     struct step_batch *batch; /* batch of the current pass */
     struct step_shape shape;
@@ -25,9 +26,9 @@ struct draft_model {
     struct sample_result results[DRAFT_MODEL_MAX_SEQS];
     uint64_t i_pass;
 
-    /* [n_blocks] true if K and V of the whole block are written and the prefix cache has the
-     * block */
-    bool *is_whole;
+    /* [n_blocks] if K and V of the whole block are written and the prefix cache has the block: 1 +
+     * the rope table; else 0 */
+    uint8_t *whole;
     uint64_t *writers; /* [n_blocks] last pass that wrote to the block */
     struct step_time time;
     struct draft_model_stats stats;

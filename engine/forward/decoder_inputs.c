@@ -82,6 +82,8 @@ static int upload_arrays(struct decoder *dec, const struct step_batch *batch)
         rc = upload_u32(dec, mem->kv_slots, batch->kv_slots, batch->n_rows);
     if (!rc)
         rc = upload_u32(dec, mem->seq_of_row, batch->seq_of_row, batch->n_rows);
+    if (!rc && mem->rope_tables)
+        rc = upload_u32(dec, mem->rope_tables, batch->rope_tables, batch->n_rows);
     if (!rc)
         rc = upload_u32(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows);
     for (uint32_t s = 0; !rc && s < batch->n_seqs; s++)
@@ -152,6 +154,8 @@ static void write_rows(const struct decoder *dec, const struct step_batch *batch
     write_mirror(dec, mem->positions, batch->positions, batch->n_rows, n_rows, 0);
     write_mirror(dec, mem->kv_slots, batch->kv_slots, batch->n_rows, n_rows, NO_SLOT);
     write_mirror(dec, mem->seq_of_row, batch->seq_of_row, batch->n_rows, n_rows, 0);
+    if (mem->rope_tables)
+        write_mirror(dec, mem->rope_tables, batch->rope_tables, batch->n_rows, n_rows, 0);
     write_mirror(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows, n_sample_rows, 0);
 }
 

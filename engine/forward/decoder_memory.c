@@ -63,7 +63,8 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.gate = place_array(&mem, base, ffn);
     mem.up = place_array(&mem, base, ffn);
     for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++)
-        mem.inv_freq[i] = place_array(&mem, base, shape->ropes[i].n_rot / 2);
+        mem.inv_freq[i] = place_array(
+            &mem, base, decoder_rope_tables(&shape->ropes[i]) * shape->ropes[i].n_rot / 2);
     mem.has_ones = has_bare_norm(shape);
     mem.ones = place_array(&mem, base, mem.has_ones ? most->head_dim : 0);
     if (shape->temperature > 0)
@@ -77,6 +78,7 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.positions = place_array(&mem, base, rows);
     mem.kv_slots = place_array(&mem, base, rows);
     mem.seq_of_row = place_array(&mem, base, rows);
+    mem.rope_tables = shape->long_rope_after ? place_array(&mem, base, rows) : NULL;
     mem.sample_rows = place_array(&mem, base, steps->max_logits);
     mem.block_tables =
         place_array(&mem, base, (uint64_t)steps->max_seqs * steps->max_blocks_per_seq);

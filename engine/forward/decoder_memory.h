@@ -16,7 +16,7 @@ struct decoder_memory {
     float *q, *mixed;                /* [max_rows, heads · head_dim] of the rank */
     float *k, *v;                    /* [max_rows, KV heads · head_dim] of the rank */
     float *gate, *up;                /* [max_rows, MLP] of the rank */
-    float *inv_freq[ARCH_MAX_ROPES]; /* [n_rot / 2] */
+    float *inv_freq[ARCH_MAX_ROPES]; /* [tables][n_rot / 2] */
     float *ones;                     /* [head_dim], for norms without weights */
     bool has_ones;
     float *temperature; /* factors of queries: [context / length + 1] */
@@ -28,8 +28,9 @@ struct decoder_memory {
     uint32_t n_pairs;
     float *slopes; /* with ALiBi: [query heads of the rank] */
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
-    uint32_t *sample_rows;                                   /* [max_logits] */
-    uint32_t *block_tables;                                  /* [max_seqs][max_blocks_per_seq] */
+    uint32_t *rope_tables;  /* [max_rows]; NULL: all rows have table 0 */
+    uint32_t *sample_rows;  /* [max_logits] */
+    uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
     /* offset of token_ids; token_ids to block_tables are adjacent and end the memory */
     uint64_t inputs_at;
 };
@@ -37,6 +38,12 @@ struct decoder_memory {
 /* base NULL: only n_bytes is valid. */
 void decoder_memory_layout(const struct rank_plan *plan, const struct model_shape *shape,
                            unsigned char *base, struct decoder_memory *out_memory);
+
+/* Tables of frequencies of a rope set. */
+static inline uint32_t decoder_rope_tables(const struct rope_set *set)
+{
+    return set->scaling == ROPE_SCALING_LONGROPE ? ROPE_MAX_TABLES : 1;
+}
 
 /* A pool of the KV memory: a block's bytes for every block of the cache. */
 struct decoder_plane {

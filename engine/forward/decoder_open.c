@@ -118,32 +118,53 @@ static int read_divisors(struct decoder *dec, const float *from, float *divisors
     return err->status ? rc : error_set(err, rc, "rope frequencies cannot be copied");
 }
 
+/* The divisors of a table of the set; *out is NULL if it has none. Tensors belong to set 0 alone.
+ * `room`: memory for them, [n_rot / 2]. */
+static int find_divisors(struct decoder *dec, uint32_t i_set, uint32_t table, float *room,
+                         const float **out, struct error *err)
+{
+    static const enum arch_slot slots[ROPE_MAX_TABLES] = {
+        [ROPE_TABLE_SHORT] = ARCH_ROPE_FREQS_SHORT,
+        [ROPE_TABLE_LONG] = ARCH_ROPE_FREQS_LONG,
+    };
+    const struct rope_set *set = &dec->shape->ropes[i_set];
+    bool long_rope = set->scaling == ROPE_SCALING_LONGROPE;
+    const float *from = dec->globals.vector[long_rope ? slots[table] : ARCH_ROPE_FREQS];
+    *out = set->n_divisors ? set->divisors[table] : NULL;
+    if (set->n_divisors || i_set || !from)
+        return 0;
+    *out = room;
+    return read_divisors(dec, from, room, set->n_rot / 2, err);
+}
+
+/* `host` has room for all tables and a table's divisors. */
 static int make_rope(struct decoder *dec, uint32_t i_set, float *host, struct error *err)
 {
     const struct rope_set *set = &dec->shape->ropes[i_set];
-    uint32_t n = set->n_rot / 2;
-    bool long_rope = set->scaling == ROPE_SCALING_LONGROPE;
-    const float *from = dec->globals.vector[long_rope ? ARCH_ROPE_FREQS_SHORT : ARCH_ROPE_FREQS];
-    const float *divisors = set->n_divisors ? set->divisors : NULL;
-    if (!divisors && i_set == 0 && from) {
-        int rc = read_divisors(dec, from, host + n, n, err);
+    uint32_t n = set->n_rot / 2, n_tables = decoder_rope_tables(set);
+    float factor = 1;
+    for (uint32_t t = 0; t < n_tables; t++) {
+        const float *divisors;
+        int rc = find_divisors(dec, i_set, t, host + (size_t)n_tables * n, &divisors, err);
         if (rc)
             return rc;
-        divisors = host + n;
+        factor = shape_rope_freqs(set, divisors, host + (size_t)t * n);
     }
     dec->ropes[i_set] = (struct rope_params){
         .style = dec->cfg.model->source.rope_style,
         .n_rot = set->n_rot,
         .inv_freq = dec->mem.inv_freq[i_set],
-        .attention_factor = shape_rope_freqs(set, divisors, host),
+        .attention_factor = factor,
+        .row_tables = n_tables > 1 ? dec->mem.rope_tables : NULL,
     };
-    return upload_floats(dec, dec->mem.inv_freq[i_set], host, n, "rope frequencies", err);
+    return upload_floats(dec, dec->mem.inv_freq[i_set], host, n_tables * n, "rope frequencies",
+                         err);
 }
 
 static int make_ropes(struct decoder *dec, struct error *err)
 {
     int rc = 0;
-    float *host = malloc(MODEL_MAX_HEAD_DIM * sizeof(float));
+    float *host = malloc((ROPE_MAX_TABLES + 1) * MODEL_MAX_HEAD_DIM / 2 * sizeof(float));
     if (!host)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for rope frequencies");
     for (uint32_t i = 0; !rc && i < ARCH_MAX_ROPES; i++)

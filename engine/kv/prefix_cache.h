@@ -16,14 +16,17 @@ struct prefix_salt {
     uint64_t words[2];
 };
 
-enum { PREFIX_ROOT = 0 };
+/* The node before the first block. Sequences with another rope (longrope, scheduler.h) compute
+ * other K and V from the same tokens, so they have a root of their own. */
+#define PREFIX_ROOT      0ull
+#define PREFIX_ROOT_LONG UINT64_MAX
 
 /* *out_cache is owned. */
 int prefix_cache_create(uint32_t n_blocks, uint32_t block_size, struct prefix_cache **out_cache,
                         struct error *err);
 void prefix_cache_destroy(struct prefix_cache *cache);
 
-/* The block that holds tokens[block_size] after node `parent` (PREFIX_ROOT for the first block), or
+/* The block that holds tokens[block_size] after node `parent` (a root for the first block), or
  * KV_BLOCK_NONE. *out_node is the `parent` of the next block. */
 uint32_t prefix_cache_find(const struct prefix_cache *cache, const struct prefix_salt *salt,
                            uint64_t parent, const uint32_t *tokens, uint64_t *out_node);

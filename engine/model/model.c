@@ -409,6 +409,7 @@ static void fill_info(struct model *model)
         .ffn_dim = largest(s, LAYER_OFFSET(ffn_dim)),
         .context_tokens = s->context_tokens,
         .trained_tokens = s->trained_tokens,
+        .long_rope_after = s->long_rope_after,
         .n_params = n_params,
         .file_bytes = checkpoint_file_bytes(model->ckpt),
     };

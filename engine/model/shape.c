@@ -113,14 +113,16 @@ static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_se
                         "none, linear, llama3, yarn, longrope and dynamic");
 }
 
-/* The divisors of longrope, where they are an array of the metadata. */
-static int read_divisors(struct shape_reader *r, uint32_t of, struct rope_set *s)
+/* A table's divisors of longrope, if they are an array of the metadata. */
+static int read_divisors(struct shape_reader *r, enum arch_param_id id, uint32_t of,
+                         struct rope_set *s, float *out_divisors, bool *out_present)
 {
-    const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_ROPE_SHORT_FACTORS, of);
+    const struct arch_param *row = arch_find_param(r->source, id, of);
     struct checkpoint_array array;
     struct error ignored;
     bool whole = false;
-    if (!row || !shape_reader_find(r, row->key))
+    *out_present = row && shape_reader_find(r, row->key);
+    if (!*out_present)
         return 0;
     if (checkpoint_get_array(r->ckpt, r->key, CHECKPOINT_INT, &array, &ignored) == 0) {
         whole = true;
@@ -139,23 +141,42 @@ static int read_divisors(struct shape_reader *r, uint32_t of, struct rope_set *s
         if (!(value >= 1e-3 && value <= 1e6))
             return checkpoint_bad_key(r->ckpt, r->key, r->err, "divisor %g is not in [0.001, 1e6]",
                                       value);
-        s->divisors[i] = (float)value;
+        out_divisors[i] = (float)value;
     }
-    s->n_divisors = (uint32_t)array.n;
     return 0;
 }
 
+static bool has_param(struct shape_reader *r, enum arch_param_id id, uint32_t of)
+{
+    const struct arch_param *row = arch_find_param(r->source, id, of);
+    return row && row->key && shape_reader_find(r, row->key);
+}
+
+/* Both tables of divisors are arrays of the metadata, or both are tensors. */
 static int read_longrope(struct shape_reader *r, const struct model_shape *shape, uint32_t of,
                          struct rope_set *s)
 {
-    s->factor = shape->context_tokens / s->original_context;
-    int rc = read_divisors(r, of, s);
-    if (rc || s->n_divisors || has_tensor(r, ARCH_ROPE_FREQS_SHORT))
-        return rc;
-    return checkpoint_unbuilt_key(
-        r->ckpt, r->key, r->err,
-        "longrope without its divisors is not known; use a model that has "
-        "them");
+    static const enum arch_param_id ids[ROPE_MAX_TABLES] = {
+        [ROPE_TABLE_SHORT] = ARCH_PARAM_ROPE_SHORT_FACTORS,
+        [ROPE_TABLE_LONG] = ARCH_PARAM_ROPE_LONG_FACTORS,
+    };
+    bool found[ROPE_MAX_TABLES];
+    if (!has_param(r, ARCH_PARAM_ROPE_FACTOR, of))
+        s->factor = shape->context_tokens / s->original_context;
+    for (uint32_t i = 0; i < ROPE_MAX_TABLES; i++) {
+        int rc = read_divisors(r, ids[i], of, s, s->divisors[i], &found[i]);
+        if (rc)
+            return rc;
+    }
+    if (found[ROPE_TABLE_SHORT] && found[ROPE_TABLE_LONG])
+        s->n_divisors = s->n_rot / 2;
+    else if (found[ROPE_TABLE_SHORT] || found[ROPE_TABLE_LONG] ||
+             !has_tensor(r, ARCH_ROPE_FREQS_SHORT) || !has_tensor(r, ARCH_ROPE_FREQS_LONG))
+        return checkpoint_unbuilt_key(
+            r->ckpt, r->key, r->err,
+            "longrope without its divisors for short and for long sequences is not known; use a "
+            "model that has both");
+    return 0;
 }
 
 /* True if the file has a key of the parameter; then r->key is that key. */
@@ -219,6 +240,24 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
     return rc || s->scaling != ROPE_SCALING_LONGROPE ? rc : read_longrope(r, shape, of, s);
 }
 
+/* The length from which sequences use the long tables. All sets of a model have the same. */
+static int find_long_rope(struct shape_reader *r, struct model_shape *s)
+{
+    for (uint32_t of = 0; of < ARCH_MAX_ROPES; of++) {
+        const struct rope_set *set = &s->ropes[of];
+        uint32_t after = (uint32_t)set->original_context;
+        if (set->scaling != ROPE_SCALING_LONGROPE || after >= s->context_tokens)
+            continue;
+        if (s->long_rope_after && s->long_rope_after != after)
+            return error_set(r->err, STATUS_UNIMPLEMENTED,
+                             "%s: longropes with the original contexts %" PRIu32 " and %" PRIu32
+                             " in one model are not known; use a model with one of them",
+                             checkpoint_name(r->ckpt), s->long_rope_after, after);
+        s->long_rope_after = after;
+    }
+    return 0;
+}
+
 /* Reads each set that a layer uses. Layers that share a set have equal key dimensions. */
 static int read_ropes(struct shape_reader *r, struct model_shape *s)
 {
@@ -238,11 +277,7 @@ static int read_ropes(struct shape_reader *r, struct model_shape *s)
                              checkpoint_name(r->ckpt), i, layer->k_dim, k_dims[of]);
         k_dims[of] = layer->k_dim;
     }
-    for (uint32_t of = 0; of < ARCH_MAX_ROPES; of++)
-        if (s->ropes[of].scaling == ROPE_SCALING_LONGROPE &&
-            s->ropes[of].original_context < s->context_tokens)
-            s->context_tokens = (uint32_t)s->ropes[of].original_context;
-    return 0;
+    return find_long_rope(r, s);
 }
 
 /* --- scales --- */

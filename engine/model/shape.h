@@ -26,12 +26,15 @@ enum rope_scaling {
     ROPE_SCALING_LINEAR,
     ROPE_SCALING_LLAMA3,
     ROPE_SCALING_YARN,
-    /* Only contexts up to the original one are served, with the divisors for short contexts. */
+    /* Two tables of divisors: one for sequences up to the original context, one for longer ones. */
     ROPE_SCALING_LONGROPE,
     /* Dynamic NTK stretches contexts beyond the model's own. This engine refuses such contexts, so
      * the frequencies are unscaled. */
     ROPE_SCALING_DYNAMIC,
 };
+
+/* The tables of longrope. A sequence turns all its positions by one of them. */
+enum { ROPE_TABLE_SHORT, ROPE_TABLE_LONG, ROPE_MAX_TABLES };
 
 /* The frequencies of a rope set. */
 struct rope_set {
@@ -45,9 +48,9 @@ struct rope_set {
     double mscale, mscale_all;  /* YaRN; 0: none */
     double low_freq, high_freq; /* llama 3 */
     bool truncate;              /* YaRN: the ramp's ends are whole numbers */
-    /* longrope: divisors of the frequencies, up to the original context; 0: a tensor has them */
+    /* longrope: divisors of the frequencies, by table; n_divisors 0: tensors have them */
     uint32_t n_divisors;
-    float divisors[MODEL_MAX_HEAD_DIM / 2];
+    float divisors[ROPE_MAX_TABLES][MODEL_MAX_HEAD_DIM / 2];
 };
 
 struct model_layer {
@@ -85,6 +88,7 @@ struct model_shape {
     bool has_activation;                            /* false: the kinds' own */
     struct model_experts experts;
     struct rope_set ropes[ARCH_MAX_ROPES];
+    uint32_t long_rope_after;   /* longer sequences use ROPE_TABLE_LONG; 0: none does */
     struct model_layer *layers; /* owned, [n_layers] */
 };
 

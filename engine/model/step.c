@@ -28,6 +28,7 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     size_t positions = place_array(&end, rows, sizeof(uint32_t));
     size_t slots = place_array(&end, rows, sizeof(uint32_t));
     size_t seq_of_row = place_array(&end, rows, sizeof(uint32_t));
+    size_t tables_of_rows = place_array(&end, rows, sizeof(uint32_t));
     size_t generated = place_array(&end, rows, sizeof(uint8_t));
     size_t starts = place_array(&end, seqs + 1, sizeof(uint32_t));
     size_t tables = place_array(&end, seqs * stride, sizeof(uint32_t));
@@ -45,6 +46,7 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     batch->positions = (uint32_t *)(void *)(memory + positions);
     batch->kv_slots = (uint32_t *)(void *)(memory + slots);
     batch->seq_of_row = (uint32_t *)(void *)(memory + seq_of_row);
+    batch->rope_tables = (uint32_t *)(void *)(memory + tables_of_rows);
     batch->is_generated = memory + generated;
     batch->seq_start = (uint32_t *)(void *)(memory + starts);
     batch->block_tables = (uint32_t *)(void *)(memory + tables);

@@ -31,7 +31,7 @@ enum {
 struct draft_by_model {
     /* leading tokens of the sequence whose K and V the draft model has written to the blocks */
     uint32_t n_written;
-    /* leading tokens, in whole blocks, that are marked for reuse by other sequences (is_whole) */
+    /* leading tokens, in whole blocks, that are marked for reuse by other sequences */
     uint32_t n_marked;
     uint32_t n_ahead;      /* K and V of ids[0 .. n_ahead) are written behind n_told tokens */
     uint32_t n_told;       /* tokens of the sequence when ids were drafted */
@@ -39,6 +39,7 @@ struct draft_by_model {
     float hope;            /* predicted chance that its next token is right */
     uint16_t n_rest, rest; /* steps left without drafting, and length of the next such pause */
     bool is_trial;         /* drafts once to find out if drafting pays */
+    bool is_long;          /* the written tokens turn by the draft model's long rope table */
     bool is_deaf;          /* the sequence has a token outside the draft model's vocabulary */
     /* [n_ids] index in `trust` under which each id was drafted */
     uint8_t i_trust[DRAFT_MAX_TOKENS];

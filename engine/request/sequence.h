@@ -48,6 +48,7 @@ struct sequence {
     bool samples;
     uint32_t n_hashed;   /* full blocks that are in the prefix cache, */
     uint64_t chain_node; /* and the prefix cache's node of the last of them */
+    bool is_long;        /* its blocks hold keys that longrope's long table turned */
     uint64_t last_step;
     bool begun;           /* since it got its slot, a step has had rows of it */
     bool overdue;         /* its last step was long ago */

@@ -28,6 +28,12 @@
  * requests that fit start before it. After SCHEDULER_MOST_PASSED of such starts, free slots are
  * kept for it, for SCHEDULER_HOLD_STEPS at most.
  *
+ * A model with longrope has two tables of rope frequencies. A sequence turns all its positions by
+ * the table of its length, prompt and generated tokens together. When a sequence crosses the
+ * border, its blocks are freed and it computes all its tokens again, as after a preemption. So its
+ * tokens are those of a prompt that was as long from the start. Blocks of the two tables are never
+ * shared.
+ *
  * The scheduler always makes progress. If nothing else can run, the first unpaused request, by
  * priority and arrival, takes the blocks of all others. A single sequence always fits (checked at
  * submit).
@@ -75,6 +81,7 @@ struct scheduler_config {
     /* Longest step with both decoding sequences and prompts. 0: no limit. SCHEDULER_TARGET_AUTO:
      * 7/4 of a step without prompts in which all running and waiting requests decode. */
     int64_t target_step_ns;
+    uint32_t long_rope_after; /* longer sequences use the long table; 0: there is one table */
     bool prefix_cache;
     /* paths P and D give equal bits, so blocks of generated tokens may be reused, too */
     bool share_generated;

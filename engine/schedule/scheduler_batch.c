@@ -16,12 +16,14 @@ static void add_sample(struct scheduler *sched, struct sequence *seq, uint32_t r
 }
 
 /* The choices that wait for the prompt draw their first tokens from the prompt's last row, as the
- * leader does. */
-static void draw_for_choices(struct scheduler *sched, struct request *r, uint32_t row)
+ * leader does. A resumed leader may be so long that it turns the prompt by another rope. */
+static void draw_for_choices(struct scheduler *sched, const struct sequence *leader, uint32_t row)
 {
+    struct request *r = leader->request;
     for (uint32_t i = 0; i < r->n_choices; i++) {
         struct sequence *seq = &r->choices[i];
-        seq->samples = seq->state == SEQUENCE_FORKING && !seq->n_ids;
+        seq->samples = seq->state == SEQUENCE_FORKING && !seq->n_ids &&
+                       leader->is_long == scheduler_is_long(&sched->cfg, r->n_prompt);
         if (seq->samples)
             add_sample(sched, seq, row, 0);
     }
@@ -79,11 +81,12 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
         b->positions[row] = at;
         b->kv_slots[row] = table[at / bs] * bs + at % bs;
         b->seq_of_row[row] = s;
+        b->rope_tables[row] = seq->is_long;
         b->is_generated[row] = at >= seq->request->n_prompt;
         if (request_scores_row(seq->request, at))
             add_sample(sched, seq, row, at + 1);
         if (at + 1 == seq->request->n_prompt && seq->choice == seq->request->leader)
-            draw_for_choices(sched, seq->request, row);
+            draw_for_choices(sched, seq, row);
     }
     b->seq_start[s + 1] = b->n_rows;
     sched->shape.n_context += step_time_context(seq->n_computed, n + seq->n_drafts);

@@ -14,6 +14,33 @@ void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq)
     seq->chain_node = PREFIX_ROOT;
 }
 
+/* --- longrope --- */
+
+bool scheduler_blocks_want_long(const struct scheduler *sched, const struct sequence *seq)
+{
+    const struct request *r = seq->request;
+    bool scores = r->prompt_logprobs && r->n_scored < r->n_prompt;
+    return scheduler_is_long(&sched->cfg, scores ? r->n_prompt : sequence_n_tokens(seq));
+}
+
+void scheduler_blocks_cross(struct scheduler *sched)
+{
+    for (uint32_t i = 0; sched->cfg.long_rope_after && i < sched->n_running; i++) {
+        struct sequence *seq = sched->running[i];
+        if (!seq->n_computed || seq->is_long == scheduler_blocks_want_long(sched, seq))
+            continue;
+        scheduler_blocks_release(sched, seq);
+        seq->begun = true; /* no new start: its cached tokens are not counted again */
+    }
+}
+
+static uint64_t root_of(bool is_long)
+{
+    return is_long ? PREFIX_ROOT_LONG : PREFIX_ROOT;
+}
+
+/* --- preemption --- */
+
 /* Blocks that other sequences hold too stay in memory: the prefix cache finds them again. */
 uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct sequence *seq)
 {
@@ -201,7 +228,7 @@ uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence
                                   uint32_t spare)
 {
     uint32_t bs = sched->cfg.block_size, n_hits = 0, n_hits_free = 0, block;
-    uint64_t node = PREFIX_ROOT;
+    uint64_t node = root_of(scheduler_blocks_want_long(sched, seq));
     while ((block = next_hit(sched, seq, n_hits, &node)) != KV_BLOCK_NONE) {
         n_hits++;
         n_hits_free += kv_cache_n_refs(sched->kv, block) == 0;
@@ -214,7 +241,8 @@ uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence
 void scheduler_blocks_attach_prefix(struct scheduler *sched, struct sequence *seq)
 {
     uint32_t block;
-    uint64_t node = PREFIX_ROOT;
+    seq->is_long = scheduler_blocks_want_long(sched, seq);
+    uint64_t node = seq->chain_node = root_of(seq->is_long);
     while ((block = next_hit(sched, seq, seq->n_hashed, &node)) != KV_BLOCK_NONE) {
         kv_cache_attach(sched->kv, seq->slot, block);
         seq->n_hashed++;
@@ -253,6 +281,7 @@ void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leade
     seq->n_computed = seq->n_ids || seq->samples ? n_prompt : n_prompt - 1;
     seq->begun = true;
     seq->n_hashed = 0;
-    seq->chain_node = PREFIX_ROOT;
+    seq->is_long = leader->is_long;
+    seq->chain_node = root_of(seq->is_long);
     kv_cache_share(sched->kv, leader->slot, seq->slot, (seq->n_computed + bs - 1) / bs);
 }

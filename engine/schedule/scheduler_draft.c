@@ -41,13 +41,15 @@ static float least_chance(const struct scheduler *sched, uint32_t n)
     return chance > LEAST_CHANCE ? chance : LEAST_CHANCE;
 }
 
-/* Most tokens to draft for the sequence. */
-static uint32_t most_drafts(const struct sequence *seq)
+/* Most tokens to draft for the sequence. All its rows turn by one table, so the rows of a short
+ * sequence end at longrope's border. */
+static uint32_t most_drafts(const struct scheduler *sched, const struct sequence *seq)
 {
     const struct request *r = seq->request;
     /* The last token that may be generated is drawn from the row before it. */
     uint32_t left = r->max_tokens > seq->n_ids ? r->max_tokens - seq->n_ids - 1 : 0;
-    return min_u32(r->max_draft_tokens, left);
+    uint32_t n = min_u32(r->max_draft_tokens, left), border = sched->cfg.long_rope_after;
+    return border && !seq->is_long ? min_u32(n, border - sequence_n_tokens(seq)) : n;
 }
 
 /* Drafts take blocks only while every running sequence could still get a block. */
@@ -92,7 +94,7 @@ static uint32_t make_jobs(struct scheduler *sched, struct sequence **seqs, uint3
         struct sequence *seq = seqs[i];
         if (!seq->draft || !seq->draft->by_model || !has_blocks(sched))
             continue;
-        uint32_t n_most = min_u32(min_u32(most_drafts(seq), share), spare);
+        uint32_t n_most = min_u32(min_u32(most_drafts(sched, seq), share), spare);
         if (!n_most)
             continue;
         n_most = scheduler_blocks_reserve(sched, seq, 1 + n_most, false) - 1;
@@ -138,7 +140,7 @@ void scheduler_draft_choose(struct scheduler *sched, struct sequence **seqs, uin
         if (!seq->draft || seq->draft->by_model || !has_blocks(sched))
             continue;
         uint32_t n_drafts =
-            draft_propose(seq->draft, seq, min_u32(most_drafts(seq), spare), chance);
+            draft_propose(seq->draft, seq, min_u32(most_drafts(sched, seq), spare), chance);
         if (!n_drafts)
             continue;
         seq->n_drafts = scheduler_blocks_reserve(sched, seq, 1 + n_drafts, false) - 1;

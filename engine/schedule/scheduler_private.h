@@ -77,6 +77,12 @@ static inline bool sequence_decodes(const struct sequence *seq)
     return seq->n_ids && sequence_n_left(seq) == 1 && seq->n_computed;
 }
 
+/* True if a sequence of n tokens turns by longrope's long table. */
+static inline bool scheduler_is_long(const struct scheduler_config *cfg, uint32_t n)
+{
+    return cfg->long_rope_after && n > cfg->long_rope_after;
+}
+
 /* Longest sequence, in tokens. */
 static inline uint32_t scheduler_longest(const struct scheduler_config *cfg)
 {
@@ -172,6 +178,11 @@ void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leade
                            struct sequence *seq);
 /* Frees all the sequence's blocks. */
 void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq);
+/* True if the sequence must be computed by longrope's long table. While the prompt still gives
+ * log-probabilities, the prompt alone counts: they are those of the request before it generated. */
+bool scheduler_blocks_want_long(const struct scheduler *sched, const struct sequence *seq);
+/* Frees the blocks of running sequences that have grown over longrope's border. */
+void scheduler_blocks_cross(struct scheduler *sched);
 
 /* --- scheduler_draft.c --- */
 

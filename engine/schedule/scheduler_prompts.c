@@ -62,7 +62,7 @@ static void start_sequence(struct scheduler *sched, struct sequence *seq)
 {
     struct request *r = seq->request;
     scheduler_blocks_attach_prefix(sched, seq);
-    if (!r->n_cached_tokens && !r->n_preemptions)
+    if (!r->n_cached_tokens && !r->n_preemptions && !seq->begun)
         r->n_cached_tokens = seq->n_computed < r->n_prompt ? seq->n_computed : r->n_prompt;
     if (seq->n_charged < seq->n_computed)
         seq->n_charged = seq->n_computed; /* cached tokens are not charged */
@@ -89,6 +89,8 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
         start_sequence(sched, seq);
     }
     uint32_t n = sequence_n_left(seq), room = sched->cfg.max_rows - sched->batch->n_rows;
+    if (seq->is_long != scheduler_is_long(&sched->cfg, sequence_n_tokens(seq)))
+        n = seq->request->n_prompt - seq->n_computed; /* after its scores the sequence crosses */
     n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
     n = n < room ? n : room;
     n = cut_to_time(sched, seq->n_computed, n);

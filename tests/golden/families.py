@@ -28,7 +28,7 @@ class Family:
     old_config: bool = False  # config.json in the spelling of transformers 4
     tokens: int = VOCAB  # rows beyond are padding
     peak: float = 1.8  # gain of Q and K
-    longest: int = 0  # tokens of a sequence at most; 0: no limit
+    answers: tuple = ()  # lengths of prompts whose greedy answers are written, too
 
 
 def llama_like(hidden=30, layers=2, **more):
@@ -249,7 +249,7 @@ FAMILIES = {
         square(num_key_value_heads=1, rms_norm_eps=1e-3, sliding_window=48, original_max_position_embeddings=32,
                rope_parameters=rope(kind="longrope", partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.2, 1.3, 1.5, 2.0],
                                     long_factor=[1.0, 1.5, 2.0, 3.0, 5.0, 8.0], original_max_position_embeddings=32)),
-        A.PHI3, phi3_keys, extra=longrope_factors, longest=32),
+        A.PHI3, phi3_keys, extra=longrope_factors, answers=(20, 31, 32, 33, 45)),
     "granite": Family(
         "GraniteForCausalLM",
         llama_like(attention_bias=True, mlp_bias=True, embedding_multiplier=1.7, logits_scaling=3.0, residual_multiplier=0.6,

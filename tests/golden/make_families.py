@@ -221,12 +221,11 @@ def write_logits(name, family, model, seed):
     """Row r of a sequence comes from a forward pass over the prompt, or over r + 1 ids where that is more. So rope that
     depends on the length is that of a server that computes a sequence again at the crossing."""
     rng = np.random.default_rng(seed)
-    longest = family.longest or PROMPT + STEPS
-    first, second = min(PROMPT + STEPS, longest), min(SECOND, longest)
+    first = PROMPT + STEPS
     vocab = model.get_output_embeddings().weight.shape[0]
     sequences = [
         (PROMPT, rng.integers(0, VOCAB, first), [0, 15, 16, *range(PROMPT - 1, first)]),
-        (second, rng.integers(0, VOCAB, second), sorted({r for r in (15, 16, 31, 32) if r < second} | {second - 1})),
+        (SECOND, rng.integers(0, VOCAB, SECOND), [15, 16, 31, 32, SECOND - 1]),
     ]
     with torch.no_grad(), open(OUT / f"{name}.bin", "wb") as f:
         f.write(b"SLTL" + struct.pack("<II", len(sequences), vocab))
@@ -235,8 +234,26 @@ def write_logits(name, family, model, seed):
             for row in rows:
                 r = logits_of(model, ids[: max(prompt, row + 1)])
                 f.write(struct.pack("<I", row) + r.logits[0, row].numpy().astype("<f4").tobytes())
-    peak = np.mean([a[0, :, second // 2 :].amax(-1).mean() for a in r.attentions])
+    peak = np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions])
     return r.logits.std(), peak
+
+
+def write_answers(name, family, model, seed):
+    """Greedy answers by generate(), with its cache. Returns the least difference between the two largest logits."""
+    rng = np.random.default_rng(seed)
+    least = np.inf
+    with torch.no_grad(), open(OUT / f"{name}_answers.bin", "wb") as f:
+        f.write(b"SLTG" + struct.pack("<I", len(family.answers)))
+        for n in family.answers:
+            prompt = torch.from_numpy(rng.integers(4, VOCAB, n))[None]
+            model.generation_config.eos_token_id = None
+            out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=STEPS, do_sample=False, use_cache=True,
+                                 return_dict_in_generate=True, output_logits=True)
+            best = torch.cat(out.logits).topk(2).values
+            least = min(least, float((best[:, 0] - best[:, 1]).min()))
+            ids = out.sequences[0].numpy()
+            f.write(struct.pack("<II", n, len(ids)) + ids.astype("<u4").tobytes())
+    return least
 
 
 def make(name, t, tokens, merges):
@@ -248,6 +265,8 @@ def make(name, t, tokens, merges):
     if family.arch is not None:
         write_gguf(name, family, model, tokens, merges)
     deviation, peak = write_logits(name, family, model, seed)
+    if family.answers:
+        print(f"{name:20} answers: the two largest logits differ by {write_answers(name, family, model, seed):.1e} at least", flush=True)
     size = lambda p: p.stat().st_size // 1000 if p.exists() else 0
     print(f"{name:20} folder {size(OUT / name / 'model.safetensors'):4} KB, GGUF {size(gguf_file):4} KB, logits deviate {deviation:.2f}, "
           f"mean largest attention weight {peak:.2f}", flush=True)

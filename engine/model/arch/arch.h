@@ -121,8 +121,8 @@ enum arch_slot {
     ARCH_TOKEN_NORM,    /* norm of the token embedding, before the first layer */
     ARCH_TOKEN_NORM_BIAS,
     ARCH_ROPE_FREQS,       /* divides the frequencies of rope set 0 (llama 3 scaling) */
-    ARCH_ROPE_FREQS_LONG,  /* longrope: divisors beyond the original context, */
-    ARCH_ROPE_FREQS_SHORT, /* and up to it */
+    ARCH_ROPE_FREQS_LONG,  /* longrope: divisors for sequences beyond the original context, */
+    ARCH_ROPE_FREQS_SHORT, /* and for sequences up to it */
     ARCH_OUTPUT_NORM,
     ARCH_OUTPUT_NORM_BIAS,
     ARCH_OUTPUT,
@@ -291,7 +291,7 @@ enum arch_param_id {
     ARCH_PARAM_ROPE_MSCALE_ALL,
     ARCH_PARAM_ROPE_LOW_FREQ,
     ARCH_PARAM_ROPE_HIGH_FREQ,
-    ARCH_PARAM_ROPE_LONG_FACTORS, /* arrays of divisors [n_rot / 2] */
+    ARCH_PARAM_ROPE_LONG_FACTORS, /* longrope: both are arrays of divisors, [n_rot / 2] */
     ARCH_PARAM_ROPE_SHORT_FACTORS,
     N_ARCH_PARAMS,
 };

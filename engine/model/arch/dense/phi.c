@@ -1,6 +1,6 @@
 /* phi.c: Phi-1 and Phi-2, and Phi-3 to Phi-4. Phi-2 has attention and FFN in parallel behind one
  * layer norm, biases everywhere and a plain FFN. Phi-3 is the Llama block with fused matrices;
- * models of long contexts are served up to their original context. */
+ * models of long contexts have longrope. */
 #include "engine/model/arch/arch.h"
 
 #define LAYER "model.layers.%u."
@@ -112,9 +112,9 @@ static const struct arch_tensor phi3_hf_tensors[] = {
 static const struct arch_param phi3_hf_params[] = {
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
-     "rope_parameters.original_max_position_embeddings|"
-     "rope_scaling.original_max_position_embeddings|original_max_position_embeddings",
-     ARCH_ABSENT_DERIVE, 0, 0},
+     "original_max_position_embeddings|rope_parameters.original_max_position_embeddings|"
+     "rope_scaling.original_max_position_embeddings",
+     ARCH_ABSENT_FALLBACK, 4096, 0},
     {ARCH_PARAM_ROPE_SHORT_FACTORS, "rope_parameters.short_factor|rope_scaling.short_factor",
      ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_ROPE_LONG_FACTORS, "rope_parameters.long_factor|rope_scaling.long_factor",

@@ -1,6 +1,7 @@
 /* The bits of a row do not depend on the rows beside it, nor on the pieces of its prompt. Each kind
  * of mixer, rope and FFN has a checkpoint of tests/golden/tiny. Four sequences run alone, whole,
- * and then side by side in random pieces, past window and original context. */
+ * and then side by side in random pieces, past window and original context. Every second sequence
+ * turns by longrope's long table. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,6 +28,7 @@ static const char *const names[] = {
     "cohere2",      /* parallel, window */
     "ministral3",   /* scores by position */
     "phi2",         /* partial rope */
+    "phi3_long",    /* longrope: two tables in a step */
     "gpt2",         /* learned positions */
     "bloom",        /* ALiBi */
     "falcon",       /* a single KV head, joined Q, K and V */
@@ -70,6 +72,7 @@ static void run_alone(struct alone *alone, const char *path, const char *kernels
             alone->ids[s][i] = next_random(&random) % VOCAB;
         alone->logits[s] = malloc((size_t)N_IDS * alone->vocab * sizeof(float));
         assert_non_null(alone->logits[s]);
+        run.is_long = s % 2;
         model_run_all(&run, alone->ids[s], N_IDS, N_IDS, false, alone->logits[s]);
         model_run_close(&run);
     }
@@ -109,6 +112,7 @@ static void check_together(const struct alone *alone, const char *path, const ch
             n[s] = next_random(&random) % (MAX_PIECE + 1);
             n[s] = n[s] < left ? n[s] : left;
             run.generated = n[s] == 1;
+            run.is_long = s % 2;
             if (n[s])
                 model_run_push(&run, s, n[s], 2);
             more = more || left > n[s];

@@ -12,6 +12,8 @@
 #include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_model.h"
 
+enum { FIRST_PROMPT = 20 }; /* of a family's first sequence; the second is a prompt */
+
 double match_worse(double a, double b)
 {
     return isnan(a) || isnan(b) ? (double)NAN : fmax(a, b);
@@ -27,28 +29,49 @@ uint64_t match_hash(uint64_t hash, const float *x, size_t n)
     return hash;
 }
 
-/* The golden file may have columns of padding that the model lacks. */
-static void match_sequence(struct model_run *run, struct golden *g, uint32_t n_golden,
+/* Logits of all positions by each table of longrope that some length has. `all` is malloc'ed; NULL
+ * for a table that none has. */
+static void run_tables(struct model_run *run, const uint32_t *ids, uint32_t n_ids, uint32_t chunk,
+                       float *all[2])
+{
+    const struct model_info *info = executor_model_info(run->ex);
+    bool crosses = info->long_rope_after && n_ids > info->long_rope_after;
+    all[1] = NULL;
+    for (uint32_t table = 0; table < 1u + crosses; table++) {
+        all[table] = malloc((size_t)n_ids * info->vocab_size * sizeof(float));
+        assert_non_null(all[table]);
+        run->is_long = table;
+        model_run_all(run, ids, n_ids, chunk, false, all[table]);
+    }
+}
+
+/* The golden file may have columns of padding that the model lacks. A row behind the prompt belongs
+ * to a sequence that ends with it, the others to the whole prompt. */
+static void match_sequence(struct model_run *run, struct golden *g, bool first, uint32_t n_golden,
                            uint32_t chunk, struct match *match)
 {
     uint32_t vocab = executor_model_info(run->ex)->vocab_size;
-    uint32_t n_ids = golden_u32(g), n_rows = golden_u32(g);
+    uint32_t border = executor_model_info(run->ex)->long_rope_after;
+    uint32_t n_ids = golden_u32(g), n_rows = golden_u32(g), n_prompt = first ? FIRST_PROMPT : n_ids;
     uint32_t *ids = golden_copy(g, n_ids);
-    float *all = malloc((size_t)n_ids * vocab * sizeof(float));
-    assert_non_null(all);
+    float *all[2];
+    run_tables(run, ids, n_ids, chunk, all);
     assert_true(vocab <= n_golden);
-    model_run_all(run, ids, n_ids, chunk, false, all);
     for (uint32_t r = 0; r < n_rows; r++) {
-        uint32_t row = golden_u32(g);
+        uint32_t row = golden_u32(g), length = row < n_prompt ? n_prompt : row + 1;
         float *expected = golden_copy(g, n_golden);
-        double error = model_relative_error(all + (size_t)row * vocab, expected, vocab);
+        const float *logits = all[border && length > border] + (size_t)row * vocab;
+        double error = model_relative_error(logits, expected, vocab);
         match->error = match_worse(match->error, error);
         match->sum += error;
         match->n_rows++;
         free(expected);
     }
-    match->hash = match_hash(match->hash, all, (size_t)n_ids * vocab);
-    free(all);
+    for (uint32_t table = 0; table < 2; table++) {
+        if (all[table])
+            match->hash = match_hash(match->hash, all[table], (size_t)n_ids * vocab);
+        free(all[table]);
+    }
     free(ids);
 }
 
@@ -65,7 +88,7 @@ struct match match_golden(const char *name, const char *suffix, const struct exe
     golden_open(&g, file, "SLTL");
     uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g);
     for (uint32_t s = 0; s < n_seqs; s++)
-        match_sequence(&run, &g, n_golden, chunk, &match);
+        match_sequence(&run, &g, s == 0, n_golden, chunk, &match);
     model_run_close(&run);
     golden_close(&g);
     return match;

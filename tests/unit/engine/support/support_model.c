@@ -99,6 +99,7 @@ void model_run_push(struct model_run *run, uint32_t i_seq, uint32_t n, int sampl
         b->positions[row] = pos;
         b->kv_slots[row] = seq->table[pos / bs] * bs + pos % bs;
         b->seq_of_row[row] = s;
+        b->rope_tables[row] = run->is_long;
         b->is_generated[row] = run->generated;
         if (sample == 2 || (sample == 1 && i + 1 == n))
             b->sample_rows[b->n_sample_rows++] = row;

@@ -61,6 +61,18 @@ static uint64_t mix(uint64_t h, uint32_t token)
     return h ^ h >> 29;
 }
 
+/* The token as longrope's table turns it: each table gives other K and V. */
+static uint32_t turned(uint32_t token, uint32_t table)
+{
+    return token + table * VOCAB;
+}
+
+/* The table by which a sequence of n tokens turns all its positions. */
+static uint32_t table_of(const struct bench *b, uint32_t n)
+{
+    return b->cfg.long_rope_after && n > b->cfg.long_rope_after;
+}
+
 /* Returns the token that the simulated model draws. `h` is the hash of all tokens so far, and
  * `last` is the last of them. */
 static uint32_t token_of(const struct bench *b, uint64_t h, uint32_t choice, uint32_t last)
@@ -85,10 +97,11 @@ static void draw(struct bench *b, uint32_t i)
     const struct step_batch *t = b->batch;
     const struct sequence *seq = b->plan.samples[i];
     uint32_t row = t->sample_rows[i], s = t->seq_of_row[row];
+    uint32_t table = table_of(b, t->positions[row] + 1);
     uint64_t h = 1;
     for (uint32_t at = 0; at <= t->positions[row]; at++) {
         uint32_t n = sequence_n_tokens(seq);
-        h = mix(h, at < n ? sequence_token(seq, at) : seq->draft->ids[at - n]);
+        h = mix(h, turned(at < n ? sequence_token(seq, at) : seq->draft->ids[at - n], table));
         assert_true(*place(b, t, s, at) == h);
     }
     b->results[i] = (struct sample_result){.id = token_of(b, h, seq->choice, t->token_ids[row])};
@@ -114,7 +127,8 @@ static void execute(struct bench *b)
             /* only one row writes each KV place */
             assert_true(b->written[t->kv_slots[r]] != b->n_steps);
             b->written[t->kv_slots[r]] = b->n_steps;
-            b->kv[t->kv_slots[r]] = mix(at ? *place(b, t, s, at - 1) : 1, t->token_ids[r]);
+            b->kv[t->kv_slots[r]] =
+                mix(at ? *place(b, t, s, at - 1) : 1, turned(t->token_ids[r], t->rope_tables[r]));
         }
     }
     assert_int_equal(t->n_sample_rows, b->plan.n_samples);
@@ -138,6 +152,7 @@ static void keep_expected(struct bench *b)
     copy_u32(e->positions, t->positions, t->n_rows);
     copy_u32(e->kv_slots, t->kv_slots, t->n_rows);
     copy_u32(e->seq_of_row, t->seq_of_row, t->n_rows);
+    copy_u32(e->rope_tables, t->rope_tables, t->n_rows);
     copy_u32(e->sample_rows, t->sample_rows, t->n_rows);
     copy_u32(e->seq_start, t->seq_start, t->n_seqs + 1);
     copy_u32(e->block_tables, t->block_tables, t->n_seqs * t->limits.max_blocks_per_seq);
@@ -178,6 +193,7 @@ static void check_kept(struct bench *b)
     assert_u32(t->positions, e->positions, t->n_rows);
     assert_u32(t->kv_slots, e->kv_slots, t->n_rows);
     assert_u32(t->seq_of_row, e->seq_of_row, t->n_rows);
+    assert_u32(t->rope_tables, e->rope_tables, t->n_rows);
     assert_u32(t->sample_rows, e->sample_rows, t->n_rows);
     assert_u32(t->seq_start, e->seq_start, t->n_seqs + 1);
     for (uint32_t s = 0; s < t->n_seqs; s++) {
@@ -240,18 +256,25 @@ struct request *bench_make(struct bench *b, uint32_t seed, uint32_t n_prompt, ui
     return r;
 }
 
+static void add_token(uint64_t h[2], uint32_t token)
+{
+    for (uint32_t table = 0; table < 2; table++)
+        h[table] = mix(h[table], turned(token, table));
+}
+
 void bench_assert_answer(const struct request *r, bool whole)
 {
     for (uint32_t c = 0; c < r->n_choices; c++) {
-        uint64_t h = 1;
+        uint64_t h[2] = {1, 1}; /* by table */
         for (uint32_t i = 0; i < r->n_prompt; i++)
-            h = mix(h, r->prompt[i]);
+            add_token(h, r->prompt[i]);
         if (whole)
             assert_int_equal(r->choices[c].n_ids, r->max_tokens);
         for (uint32_t i = 0; i < r->choices[c].n_ids; i++) {
             uint32_t last = i ? r->choices[c].ids[i - 1] : r->prompt[r->n_prompt - 1];
-            assert_int_equal(r->choices[c].ids[i], token_of(&bench, h, c, last));
-            h = mix(h, r->choices[c].ids[i]);
+            uint64_t now = h[table_of(&bench, r->n_prompt + i)];
+            assert_int_equal(r->choices[c].ids[i], token_of(&bench, now, c, last));
+            add_token(h, r->choices[c].ids[i]);
         }
     }
 }
