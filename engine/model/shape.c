@@ -168,15 +168,16 @@ static int read_longrope(struct shape_reader *r, const struct model_shape *shape
         if (rc)
             return rc;
     }
-    if (found[ROPE_TABLE_SHORT] && found[ROPE_TABLE_LONG])
-        s->n_divisors = s->n_rot / 2;
-    else if (found[ROPE_TABLE_SHORT] || found[ROPE_TABLE_LONG] ||
-             !has_tensor(r, ARCH_ROPE_FREQS_SHORT) || !has_tensor(r, ARCH_ROPE_FREQS_LONG))
-        return checkpoint_unbuilt_key(
-            r->ckpt, r->key, r->err,
-            "longrope without its divisors for short and for long sequences is not known; use a "
-            "model that has both");
-    return 0;
+    bool none = !found[ROPE_TABLE_SHORT] && !found[ROPE_TABLE_LONG];
+    s->n_divisors = found[ROPE_TABLE_SHORT] && found[ROPE_TABLE_LONG] ? s->n_rot / 2 : 0;
+    if (s->n_divisors ||
+        (none && has_tensor(r, ARCH_ROPE_FREQS_SHORT) && has_tensor(r, ARCH_ROPE_FREQS_LONG)))
+        return 0;
+    has_param(r, ARCH_PARAM_ROPE_SCALING, of); /* the error names its key */
+    return checkpoint_unbuilt_key(
+        r->ckpt, r->key, r->err,
+        "longrope without its divisors for short and for long sequences is not known; use a model "
+        "that has both");
 }
 
 /* True if the file has a key of the parameter; then r->key is that key. */
