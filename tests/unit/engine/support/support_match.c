@@ -12,7 +12,7 @@
 #include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_model.h"
 
-enum { FIRST_PROMPT = 20 }; /* of a family's first sequence; the second is a prompt */
+enum { FIRST_PROMPT = 20 }; /* ids of the prompt of a family's first sequence */
 
 double match_worse(double a, double b)
 {
