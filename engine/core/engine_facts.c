@@ -202,14 +202,6 @@ static void add_experts(struct survey *s)
     };
 }
 
-static const char *limit_of_context(const struct model_shape *shape)
-{
-    for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++)
-        if (shape->ropes[i].n_rot && shape->ropes[i].scaling == ROPE_SCALING_LONGROPE)
-            return "longrope is served up to its original context";
-    return "the engine serves no more of this model";
-}
-
 /* --- tensors --- */
 
 static void mark(const struct survey *s, enum arch_slot slot, uint32_t layer, uint32_t expert)
@@ -432,8 +424,9 @@ static int survey(struct survey *s)
     facts->norm = s->model->arch->norm == ARCH_NORM_RMS ? "rms" : "layer";
     facts->residual = shape->residual == ARCH_RESIDUAL_PARALLEL ? "parallel" : "sequential";
     facts->tied_output = s->model->tied_output;
-    facts->context_limit =
-        facts->model.context_tokens < facts->model.trained_tokens ? limit_of_context(shape) : "";
+    facts->context_limit = facts->model.context_tokens < facts->model.trained_tokens
+                               ? "the engine serves no more of this model"
+                               : "";
     s->ignored = arena_calloc(&facts->arena, MOST_IGNORED, sizeof(*s->ignored));
     if (!s->ignored)
         return out_of_memory(s);
