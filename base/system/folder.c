@@ -135,6 +135,57 @@ bool folder_resolve(const char *path, char out_path[PATH_MAX])
     return snprintf(out_path, PATH_MAX, "%s%s%s", target, gap, name) < PATH_MAX;
 }
 
+/* The last name of path[0..*n_path) without slashes after it. Shortens *n_path to what is before.
+ */
+static const char *last_name(const char *path, size_t *n_path, size_t *out_n)
+{
+    size_t end = *n_path;
+    while (end && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin && path[begin - 1] != '/')
+        begin--;
+    *n_path = begin;
+    *out_n = end - begin;
+    return path + begin;
+}
+
+const char *folder_model_name(const char *path, size_t *out_n, bool *out_is_hub)
+{
+    static const char parent_name[] = "snapshots", mark[] = "models--";
+    size_t n_path = strlen(path), n_parent = 0, n_top = 0, n_mark = sizeof(mark) - 1;
+    const char *name = last_name(path, &n_path, out_n);
+    const char *parent = last_name(path, &n_path, &n_parent);
+    const char *top = last_name(path, &n_path, &n_top);
+    *out_is_hub = n_parent == sizeof(parent_name) - 1 &&
+                  memcmp(parent, parent_name, n_parent) == 0 && n_top > n_mark &&
+                  memcmp(top, mark, n_mark) == 0;
+    if (!*out_is_hub)
+        return name;
+    *out_n = n_top - n_mark;
+    return top + n_mark;
+}
+
+size_t folder_part_suffix(const char *name, size_t n, unsigned *out_part)
+{
+    static const char pattern[] = "-00000-of-00000.gguf";
+    enum { N_PATTERN = sizeof(pattern) - 1, N_DIGITS = 5 };
+    unsigned part = 0;
+    if (n <= N_PATTERN)
+        return 0;
+    const char *place = name + n - N_PATTERN;
+    for (size_t i = 0; i < N_PATTERN; i++) {
+        bool digit = place[i] >= '0' && place[i] <= '9';
+        if (pattern[i] == '0' ? !digit : place[i] != pattern[i])
+            return 0;
+        if (i >= 1 && i <= N_DIGITS)
+            part = part * 10 + (unsigned)(place[i] - '0');
+    }
+    if (out_part)
+        *out_part = part;
+    return N_PATTERN;
+}
+
 bool folder_has(const struct folder *folder, const char *name)
 {
     return folder->n_names && bsearch(&name, folder->names, folder->n_names, sizeof(*folder->names),

@@ -205,39 +205,14 @@ static int read_files(struct hf_reader *reader, struct error *err)
 
 /* --- folders --- */
 
-/* Length of the path without slashes at its end. */
-static size_t trimmed(const char *path, size_t n)
-{
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    return n;
-}
-
-/* Start of the last name of path[0..n). */
-static size_t last_name(const char *path, size_t n)
-{
-    while (n && path[n - 1] != '/')
-        n--;
-    return n;
-}
-
 /* Names the model after its folder. In a Hub cache, "models--ORG--NAME/snapshots/REVISION" gives
  * "ORG/NAME". */
 static int name_model(const char *path, struct checkpoint *ckpt, struct error *err)
 {
-    static const char parent[] = "snapshots", mark[] = "models--";
-    size_t end = trimmed(path, strlen(path)), begin = last_name(path, end);
-    size_t parent_end = trimmed(path, begin), parent_begin = last_name(path, parent_end);
-    size_t top_end = trimmed(path, parent_begin), top = last_name(path, top_end);
-    bool is_hub = parent_end - parent_begin == sizeof(parent) - 1 &&
-                  memcmp(path + parent_begin, parent, sizeof(parent) - 1) == 0 &&
-                  top_end - top > sizeof(mark) - 1 &&
-                  memcmp(path + top, mark, sizeof(mark) - 1) == 0;
-    if (is_hub) {
-        begin = top + sizeof(mark) - 1;
-        end = top_end;
-    }
-    char *name = arena_strndup(&ckpt->arena, path + begin, end - begin);
+    bool is_hub;
+    size_t n = 0;
+    const char *begin = folder_model_name(path, &n, &is_hub);
+    char *name = arena_strndup(&ckpt->arena, begin, n);
     if (!name)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "model folder: out of memory");
     char *gap = is_hub ? strstr(name, "--") : NULL;
@@ -252,17 +227,8 @@ static int name_model(const char *path, struct checkpoint *ckpt, struct error *e
 /* True for the parts of a split GGUF model after the first: "NAME-00002-of-00003.gguf". */
 static bool is_later_part(const char *name, size_t n)
 {
-    static const char pattern[] = "-00000-of-00000.gguf";
-    size_t n_pattern = sizeof(pattern) - 1;
-    if (n <= n_pattern)
-        return false;
-    const char *place = name + n - n_pattern;
-    for (size_t i = 0; i < n_pattern; i++) {
-        bool digit = place[i] >= '0' && place[i] <= '9';
-        if (pattern[i] == '0' ? !digit : place[i] != pattern[i])
-            return false;
-    }
-    return strncmp(place, "-00001", 6) != 0;
+    unsigned part = 0;
+    return folder_part_suffix(name, n, &part) && part != 1;
 }
 
 /* The only GGUF model of a folder: a file, or the first part of a split one. NULL: none; *out_n is

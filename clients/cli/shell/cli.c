@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/settings/options.h"
+#include "base/system/folder.h"
 #include "base/system/shell_word.h"
 #include "base/utf8.h"
 
@@ -113,56 +114,25 @@ int cli_need_state(const struct cli *cli, struct error *err)
     return cli_usage(err);
 }
 
-/* The last name of path[0..*n_path) without slashes after it. Shortens *n_path to what is before.
- */
-static const char *last_name(const char *path, size_t *n_path, size_t *out_n)
-{
-    size_t end = *n_path;
-    while (end && path[end - 1] == '/')
-        end--;
-    size_t begin = end;
-    while (begin && path[begin - 1] != '/')
-        begin--;
-    *n_path = begin;
-    *out_n = end - begin;
-    return path + begin;
-}
-
 /* The name in models--ORG--NAME/snapshots/REVISION; else the last name. */
 static const char *model_stem(const char *path, size_t *out_n)
 {
-    static const char mark[] = "models--";
-    size_t n_path = strlen(path), n_parent = 0, n_top = 0;
-    const char *stem = last_name(path, &n_path, out_n);
-    const char *parent = last_name(path, &n_path, &n_parent);
-    const char *top = last_name(path, &n_path, &n_top);
-    if (n_parent != 9 || memcmp(parent, "snapshots", 9) != 0 || n_top < sizeof(mark) ||
-        memcmp(top, mark, sizeof(mark) - 1) != 0)
-        return stem;
-    stem = top;
-    for (const char *at = top; at + 2 < top + n_top; at++)
+    bool is_hub;
+    const char *name = folder_model_name(path, out_n, &is_hub), *stem = name;
+    for (const char *at = name; is_hub && at + 2 < name + *out_n; at++)
         if (at[0] == '-' && at[1] == '-')
             stem = at + 2;
-    *out_n = (size_t)(top + n_top - stem);
+    *out_n -= (size_t)(stem - name);
     return stem;
 }
 
 /* The length of the stem without ".gguf" and the number of a part. */
 static size_t without_suffix(const char *stem, size_t n)
 {
-    static const char part[] = "-00000-of-00000";
-    size_t n_part = sizeof(part) - 1;
-    if (n <= 5 || memcmp(stem + n - 5, ".gguf", 5) != 0)
-        return n;
-    n -= 5;
-    if (n <= n_part)
-        return n;
-    for (size_t i = 0; i < n_part; i++) {
-        char c = stem[n - n_part + i];
-        if (part[i] == '0' ? !isdigit((unsigned char)c) : c != part[i])
-            return n;
-    }
-    return n - n_part;
+    size_t n_part = folder_part_suffix(stem, n, NULL);
+    if (n_part)
+        return n - n_part;
+    return n > 5 && memcmp(stem + n - 5, ".gguf", 5) == 0 ? n - 5 : n;
 }
 
 void cli_model_name(const char *path, char out_name[64])
