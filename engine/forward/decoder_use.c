@@ -15,8 +15,9 @@ static int check_slot(const struct decoder *dec, const struct layer *at, enum ar
     const struct arch_tensor *row = arch_find_tensor(&dec->cfg.model->source, slot);
     if (!needed || has(at, slot))
         return 0;
-    return error_set(err, STATUS_INTERNAL, "decoder: %s: no weight for slot %d (%s)",
-                     dec->arch->name, (int)slot, row ? row->name : "not described");
+    return error_set(err, STATUS_INTERNAL,
+                     "decoder: architecture %s needs the %s (%s), and the model has none",
+                     dec->arch->name, arch_slot_name(slot), row ? row->name : "not described");
 }
 
 static int refuse_slot(const struct decoder *dec, const struct layer *at, enum arch_slot slot,
@@ -24,8 +25,9 @@ static int refuse_slot(const struct decoder *dec, const struct layer *at, enum a
 {
     if (!unused || !has(at, slot))
         return 0;
-    return error_set(err, STATUS_INTERNAL, "decoder: %s: no op uses the tensor of slot %d",
-                     dec->arch->name, (int)slot);
+    return error_set(err, STATUS_INTERNAL,
+                     "decoder: architecture %s does not use the %s, which the model has",
+                     dec->arch->name, arch_slot_name(slot));
 }
 
 /* Biases of norms that have none. */

@@ -147,8 +147,10 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
         return err->status;
     if ((vector || arch_is_transposed(row->transform)) && !plain_type(tensor->dtype))
         return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
-                                         "a vector of type %s is not known, only F32, F16 and BF16 "
-                                         "are; convert the model with vectors of one of these",
+                                         "a %s of type %s is not known, only F32, F16 and BF16 "
+                                         "are; convert the model with one of "
+                                         "these types for the tensor",
+                                         vector ? "vector" : "transposed matrix",
                                          dtype_name(tensor->dtype));
     return 0;
 }

@@ -230,7 +230,10 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
                                   "%" PRIu32 " rotating dimensions; another key gives %" PRIu32,
                                   share_rot, s->n_rot);
     if (!rc && (!s->n_rot || s->n_rot % 2))
-        rc = checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu32 " is odd", s->n_rot);
+        rc = checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                "a rope of %" PRIu32 " dimensions is not known, only of 2, 4 and "
+                                "so on up to the head's %" PRIu32,
+                                s->n_rot, k_dim);
     for (size_t i = 0; !rc && i < sizeof(rows) / sizeof(rows[0]); i++)
         rc = shape_reader_f64(r, rows[i].id, of, rows[i].min, rows[i].max, rows[i].derived,
                               rows[i].out);

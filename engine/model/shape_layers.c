@@ -200,12 +200,17 @@ static int read_head_dims(struct shape_reader *r, const struct model_shape *s, u
 {
     uint64_t derived = s->hidden_dim % layer->n_heads ? 0 : s->hidden_dim / layer->n_heads;
     layer->k_dim = (uint32_t)derived;
-    int rc = shape_reader_layer_u32(r, ARCH_PARAM_KEY_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, derived,
-                                    &layer->k_dim);
+    int rc = shape_reader_layer_u32(r, ARCH_PARAM_KEY_DIM, of, i, derived != 0, MODEL_MAX_HEAD_DIM,
+                                    derived, &layer->k_dim);
     if (rc)
         return rc;
     /* an architecture without a row for the dimension has hidden / heads, checked by nobody yet */
-    if (!layer->k_dim || layer->k_dim % 2 || layer->k_dim > MODEL_MAX_HEAD_DIM)
+    if (!layer->k_dim)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " heads do not divide the hidden size %" PRIu32
+                                  ", and no key gives their dimension",
+                                  layer->n_heads, s->hidden_dim);
+    if (layer->k_dim % 2 || layer->k_dim > MODEL_MAX_HEAD_DIM)
         return checkpoint_bad_key(r->ckpt, r->key, r->err,
                                   "head dimension %" PRIu32 " is not an even number up to %d",
                                   layer->k_dim, MODEL_MAX_HEAD_DIM);

@@ -1,5 +1,5 @@
-"""`sluice inspect` shows what a model's files hold, and the plan that `sluice load --validate-only` makes. It reads paths in
-a process of its own, and registered models by the manager."""
+"""`sluice inspect` shows what a model's files hold, and the plan that `sluice load --validate-only` makes. A process
+of its own reads a path, and the manager inspects registered models."""
 import json
 import os
 import pathlib
@@ -87,7 +87,7 @@ def test_experts_count_for_a_token_as_far_as_they_are_chosen(folder):
     assert found["n_loaded_parameters"] == sum(dims(entry) for entry in header.values())
     assert found["n_active_parameters"] == found["n_loaded_parameters"] - of_experts * 3 // 5
     fused = facts(folder("qwen3moe_fused"))
-    assert (fused["experts"]["n_experts"], fused["experts"]["n_used"]) == (5, 3)  # one tensor holds all experts of a layer
+    assert (fused["experts"]["n_experts"], fused["experts"]["n_used"]) == (5, 3)  # here a tensor holds all experts of a layer
     header, _ = read_safetensors(TINY / "qwen3moe_fused/model.safetensors")
     of_experts = sum(dims(entry) for name, entry in header.items() if ".experts." in name)
     assert fused["n_active_parameters"] == fused["n_loaded_parameters"] - of_experts * 2 // 5
@@ -207,6 +207,12 @@ def test_a_header_that_lies_is_refused(folder):
     assert names(refusal(path)["message"], "model.safetensors")
     (path / "config.json").unlink()
     assert names(refusal(path)["message"], "config.json")
+
+
+def test_a_head_dimension_that_no_key_gives_is_explained_by_both_sizes(folder):
+    """The message was "0 is odd": it named neither the heads nor the hidden size."""
+    for name in ("gptneox", "falcon"):
+        assert names(refusal(folder(name, num_attention_heads=7))["message"], 7, 48)
 
 
 def test_settings_that_cannot_work_are_named_by_their_flags(folder):

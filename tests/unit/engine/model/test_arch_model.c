@@ -330,6 +330,18 @@ static void test_rope_attn_factor_counts_in_every_scaling(void **state)
 /* arXiv 2108.12409: 8 heads have the slopes 1/2, 1/4, … 1/256. For other numbers of heads, the
  * authors' code takes the slopes of the power of two below. Then it takes every second slope of the
  * power above. */
+/* Messages printed the number of a slot, which says nothing to a stranger. */
+static void test_slots_have_names_of_their_own(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_ARCH_SLOTS; i++) {
+        const char *name = arch_slot_name((enum arch_slot)i);
+        assert_non_null(name);
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(name, arch_slot_name((enum arch_slot)k));
+    }
+}
+
 static void test_alibi_slopes(void **state)
 {
     float eight[8], f[112];
@@ -361,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_rope_freqs_scalings),
         cmocka_unit_test(test_rope_attn_factor_counts_in_every_scaling),
         cmocka_unit_test(test_alibi_slopes),
+        cmocka_unit_test(test_slots_have_names_of_their_own),
         cmocka_unit_test(test_ignored_names_begin_with_a_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
