@@ -9,6 +9,7 @@
 #include "engine/text/rules/normalizer.h"
 #include "engine/text/rules/pattern.h"
 #include "engine/text/rules/pretokenizer.h"
+#include "engine/text/source/bpe_files.h"
 #include "engine/text/source/gguf_text.h"
 #include "engine/text/source/hf_tokenizer.h"
 #include "engine/text/source/spm_model.h"
@@ -202,11 +203,27 @@ static int open_gguf(const struct checkpoint *ckpt, struct tokenizer **out_token
     return rc;
 }
 
+static int read_tiktoken(const struct tokenizer_file *file, const char *name,
+                         struct text_facts *facts, struct error *err)
+{
+    facts->file = name;
+    return tiktoken_file_read(file->bytes, file->n_bytes, facts, err);
+}
+
+/* tokenizer.model is of SentencePiece or of tiktoken. */
+static int read_model(const struct tokenizer_file *file, struct text_facts *facts,
+                      struct error *err)
+{
+    facts->file = "tokenizer.model";
+    return spm_model_is(file->bytes, file->n_bytes)
+               ? spm_model_read(file->bytes, file->n_bytes, facts, err)
+               : read_tiktoken(file, "tokenizer.model", facts, err);
+}
+
 /* Reads the vocabulary: the first of the folder's files that is there. */
 static int read_vocabulary(const struct tokenizer_folder *folder, struct text_facts *facts,
                            struct error *err)
 {
-    const struct tokenizer_file *model = &folder->tokenizer_model;
     if (folder->tekken.bytes) {
         facts->file = "tekken.json";
         return tiktoken_file_read_tekken(folder->tekken.bytes, folder->tekken.n_bytes, facts, err);
@@ -216,21 +233,19 @@ static int read_vocabulary(const struct tokenizer_folder *folder, struct text_fa
         return hf_tokenizer_read(folder->tokenizer_json.bytes, folder->tokenizer_json.n_bytes,
                                  facts, err);
     }
-    if (model->bytes && spm_model_is(model->bytes, model->n_bytes)) {
-        facts->file = "tokenizer.model";
-        return spm_model_read(model->bytes, model->n_bytes, facts, err);
-    }
+    if (folder->tokenizer_model.bytes)
+        return read_model(&folder->tokenizer_model, facts, err);
     if (folder->tiktoken.bytes)
-        model = &folder->tiktoken;
-    if (model->bytes) {
-        facts->file = folder->tiktoken.bytes ? "tiktoken.model" : "tokenizer.model";
-        return tiktoken_file_read(model->bytes, model->n_bytes, facts, err);
-    }
-    error_set(
-        err, STATUS_INVALID_ARGUMENT,
-        "%s: the folder has none of tokenizer.json, tokenizer.model, tekken.json; get another "
-        "copy of the folder",
-        folder->name);
+        return read_tiktoken(&folder->tiktoken, "tiktoken.model", facts, err);
+    if (folder->vocab_json.bytes && folder->merges.bytes)
+        return bpe_files_read(folder, facts, err);
+    const char *lacks = folder->merges.bytes       ? "has merges.txt without vocab.json"
+                        : folder->vocab_json.bytes ? "has vocab.json without merges.txt"
+                                                   : "has no vocabulary";
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "%s: the folder %s; get another copy of the folder, with one of tokenizer.json, "
+              "tokenizer.model, tekken.json, tiktoken.model, or vocab.json and merges.txt",
+              folder->name, lacks);
     return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
@@ -291,7 +306,9 @@ static int read_named_templates(const struct checkpoint *ckpt, struct tokenizer_
 static int open_sidecars(const struct checkpoint *ckpt, struct tokenizer **out_tokenizer,
                          struct error *err)
 {
-    struct tokenizer_folder folder = {.name = checkpoint_name(ckpt)};
+    struct tokenizer_folder folder = {.name = checkpoint_name(ckpt),
+                                      .architecture = checkpoint_architecture(ckpt)};
+    /* Vocabularies first, in the order of read_vocabulary(). */
     struct {
         const char *name;
         struct tokenizer_file *file;
@@ -299,18 +316,25 @@ static int open_sidecars(const struct checkpoint *ckpt, struct tokenizer **out_t
                  {"tokenizer.json", &folder.tokenizer_json},
                  {"tokenizer.model", &folder.tokenizer_model},
                  {"tiktoken.model", &folder.tiktoken},
+                 {"vocab.json", &folder.vocab_json},
+                 {"merges.txt", &folder.merges},
                  {"tokenizer_config.json", &folder.tokenizer_config},
                  {"added_tokens.json", &folder.added_tokens},
                  {"special_tokens_map.json", &folder.special_tokens_map},
                  {"chat_template.jinja", &folder.chat_template},
                  {"chat_template.json", &folder.chat_template_json}};
-    enum { N_FILES = sizeof(files) / sizeof(files[0]) };
+    enum { N_WHOLE = 4, N_VOCABULARIES = 6, N_FILES = sizeof(files) / sizeof(files[0]) };
     struct arena arena;
+    bool found = false;
     int rc = 0;
     arena_init(&arena, 0, 0);
     folder.n_end_ids = checkpoint_end_ids(ckpt, &folder.end_ids);
-    for (size_t i = 0; i < N_FILES && !rc; i++)
+    for (size_t i = 0; i < N_FILES && !rc; i++) {
+        if (i < N_VOCABULARIES && found)
+            continue; /* a vocabulary that comes before it counts */
         rc = read_sidecar(ckpt, files[i].name, files[i].file, err);
+        found |= i < N_WHOLE && files[i].file->bytes;
+    }
     if (!rc)
         rc = read_named_templates(ckpt, &folder, &arena, err);
     if (!rc)

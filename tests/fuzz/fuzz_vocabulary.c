@@ -1,6 +1,7 @@
 /* Fuzzes the readers of tokenizer files. The first byte chooses the file: tokenizer.json,
  * tokenizer.model, tekken.json, a tiktoken file, tokenizer_config.json beside a small
- * tokenizer.json. A file that opens must encode a text, and its ids must decode. */
+ * tokenizer.json, vocab.json with merges.txt behind a NUL byte. A file that opens must encode a
+ * text, and its ids must decode. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,8 +59,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     if (!copy)
         return 0;
     memcpy(copy, data + 1, n_bytes - 1);
-    size_t which = data[0] % 5;
-    *files[which] = (struct tokenizer_file){copy, n_bytes - 1};
+    size_t which = data[0] % 6;
+    if (which == 5) {
+        const char *gap = memchr(copy, 0, n_bytes - 1);
+        size_t n_vocab = gap ? (size_t)(gap - copy) : n_bytes - 1;
+        size_t n_merges = n_bytes - 1 - n_vocab - (gap != NULL);
+        folder.architecture = n_vocab % 2 ? "GPT2LMHeadModel" : "Qwen2ForCausalLM";
+        folder.vocab_json = (struct tokenizer_file){copy, n_vocab};
+        folder.merges = (struct tokenizer_file){copy + (n_bytes - 1 - n_merges), n_merges};
+    } else {
+        *files[which] = (struct tokenizer_file){copy, n_bytes - 1};
+    }
     if (which == 4)
         folder.tokenizer_json = (struct tokenizer_file){small, sizeof(small) - 1};
     int rc = tokenizer_open_folder(&folder, &tok, &err);

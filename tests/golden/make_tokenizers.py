@@ -210,9 +210,45 @@ def make():
         # The decoder Metaspace drops every space of the first token; one is right.
         decodes = not name.startswith("metaspace")
         write(name, [(s, ids, t.decode(ids, skip_special_tokens=False) if decodes else None) for s, ids in rows])
+    make_files()
     make_spm("spm", True)
     make_spm("spm_plain", False)
     make_tekken()
+
+
+CLASSES = {"gpt2": {"tokenizer_class": "GPT2Tokenizer"}, "gpt2_prefix": {"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": True},
+           "neox": {"tokenizer_class": "GPTNeoXTokenizer"}, "qwen2": {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}}
+
+
+def open_files(folder, config):
+    """The tokenizer of transformers from vocab.json, merges.txt and tokenizer_config.json."""
+    import transformers
+
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return getattr(transformers, config["tokenizer_class"].removesuffix("Fast")).from_pretrained(folder)
+
+
+def write_files(folder, vocab):
+    """A vocabulary with the special tokens at its end."""
+    t = json.loads(byte_level([isolated(cl100k(r"\p{N}")), BYTES], None, vocab).to_str())["model"]
+    tokens = t["vocab"] | {text: len(t["vocab"]) + i for i, text in enumerate(("<|endoftext|>", "<|im_end|>"))}
+    (folder / "vocab.json").write_text(json.dumps(tokens))
+    (folder / "merges.txt").write_text("".join(f"{line}\n" for line in ["#version: 0.2"] + [" ".join(m) for m in t["merges"]]))
+
+
+def make_files():
+    texts = strings() + special_strings(80) + ["<|endoftext|>", "a <|endoftext|> b<|im_end|>", "#version: 0.2"]
+    folder = OUT / "files"
+    folder.mkdir(exist_ok=True)
+    write_files(folder, 700)
+    with tempfile.TemporaryDirectory() as copy:
+        copy = pathlib.Path(copy)
+        for file in folder.iterdir():
+            (copy / file.name).write_bytes(file.read_bytes())
+        for name, config in CLASSES.items():
+            t = open_files(copy, config)
+            rows = [(s, t.encode(s, add_special_tokens=False)) for s in texts]
+            write("files_" + name, [(s, ids, t.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)) for s, ids in rows])
 
 
 def make_spm(name, prefix):
@@ -309,6 +345,13 @@ def compare(program):
             write_gguf(folder / "t.gguf", name, t)
             spaces = [" " * n + "x" for n in (3, 4, 5, 8, 9, 31, 33, 257, 300, 600)]
             c.run("tokenizer.ggml.pre " + name, [folder / "t.gguf"], texts + spaces, lambda s: t.encode(s).ids, t.decode)
+        write_files(folder, 1400)
+        for name, config in CLASSES.items():
+            t = open_files(folder, config)
+            args = ["-s", "-k", "vocab", folder / "vocab.json", f"merges={folder}/merges.txt", f"config={folder}/tokenizer_config.json"]
+            c.run("vocab.json " + name, args, texts + special_strings(400) + ["a <|endoftext|> b"],
+                  lambda s: t.encode(s, add_special_tokens=False),
+                  lambda i: t.decode(i, skip_special_tokens=False, clean_up_tokenization_spaces=False))
     compare_packages(c, texts)
     return c.failed
 

@@ -2,8 +2,8 @@
  *
  *   tokenizer_ids [-s] [-b] [-k KIND] FILE [KEY=FILE...]
  *
- * FILE is a GGUF file, or with -k a file of a Hugging Face folder: json, spm, tekken, tiktoken.
- * KEY=FILE gives further files of the folder: config, added, special.
+ * FILE is a GGUF file, or with -k a file of a Hugging Face folder: json, spm, tekken, tiktoken,
+ * vocab. KEY=FILE gives further files of the folder: config, added, special, merges.
  * Standard input has the strings, each as its length (u32) and its bytes. Standard output has per
  * string: the number of ids, the ids, the length of the decoded text, the text (u32 each). -s:
  * literals of control tokens are parsed. -b: prompts begin as the model expects. -t N: encodes N
@@ -65,13 +65,13 @@ static struct tokenizer *open_one(const char *kind, const char *path, char **mor
         rc = tokenizer_open(ckpt, &tok, &err);
         checkpoint_close(ckpt);
     } else {
-        static const char *const names[] = {"json",   "spm",   "tekken", "tiktoken",
-                                            "config", "added", "special"};
+        static const char *const names[] = {"json",  "spm",     "tekken", "tiktoken", "config",
+                                            "added", "special", "vocab",  "merges"};
         struct tokenizer_folder folder = {.name = "folder"};
         struct tokenizer_file *files[] = {
-            &folder.tokenizer_json,    &folder.tokenizer_model,  &folder.tekken,
-            &folder.tiktoken,          &folder.tokenizer_config, &folder.added_tokens,
-            &folder.special_tokens_map};
+            &folder.tokenizer_json,     &folder.tokenizer_model,  &folder.tekken,
+            &folder.tiktoken,           &folder.tokenizer_config, &folder.added_tokens,
+            &folder.special_tokens_map, &folder.vocab_json,       &folder.merges};
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
             if (strcmp(kind, names[i]) == 0)
                 *files[i] = read_file(path);

@@ -14,13 +14,17 @@ struct tokenizer_file {
 };
 
 /* The vocabulary comes from the first of these that is there: tekken, tokenizer_json,
- * tokenizer_model, tiktoken. The other files add special tokens, ids and chat templates. */
+ * tokenizer_model, tiktoken, vocab_json with merges. The other files add special tokens, ids and
+ * chat templates. */
 struct tokenizer_folder {
     const char *name;                      /* the folder's name, for messages */
+    const char *architecture;              /* of config.json; NULL if unknown */
     struct tokenizer_file tekken;          /* tekken.json */
     struct tokenizer_file tokenizer_json;  /* tokenizer.json */
     struct tokenizer_file tokenizer_model; /* tokenizer.model: of SentencePiece or tiktoken */
-    struct tokenizer_file tiktoken;        /* *.tiktoken, tiktoken.model */
+    struct tokenizer_file tiktoken;        /* tiktoken.model */
+    struct tokenizer_file vocab_json;      /* vocab.json */
+    struct tokenizer_file merges;          /* merges.txt */
     struct tokenizer_file tokenizer_config, added_tokens, special_tokens_map; /* NAME.json */
     struct tokenizer_file chat_template;      /* chat_template.jinja */
     struct tokenizer_file chat_template_json; /* chat_template.json */

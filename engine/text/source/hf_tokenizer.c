@@ -17,6 +17,15 @@ struct parts {
     bool has_model;
 };
 
+/* An absent part is null. */
+static struct json_reader absent_part(struct text_facts *facts, struct error *err)
+{
+    static const char null[] = "null";
+    struct json_reader none;
+    json_init(&none, null, sizeof(null) - 1, facts, err);
+    return none;
+}
+
 static int read_parts(struct json_reader root, struct text_facts *facts, struct parts *parts,
                       struct error *err)
 {
@@ -29,11 +38,8 @@ static int read_parts(struct json_reader root, struct text_facts *facts, struct 
                 {"decoder", &parts->decoder},
                 {"post_processor", &parts->post_processor},
                 {"model", &parts->model}};
-    /* An absent part is null. */
-    static const char null[] = "null";
-    struct json_reader none;
+    struct json_reader none = absent_part(facts, err);
     struct json_text key;
-    json_init(&none, null, sizeof(null) - 1, facts, err);
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         *keys[i].out = none;
     json_open(&root, JSON_OBJECT);
@@ -189,7 +195,7 @@ static int count_tokens(struct text_facts *facts, const struct parts *parts, str
     if (json_failed(&json))
         return json_error(&json, err);
     if (!n)
-        return text_facts_bad(facts, "model.vocab", err, "is empty");
+        return text_facts_bad(facts, facts->tokens_key, err, "is empty");
     facts->n_tokens = n;
     facts->tokens = arena_calloc(&facts->arena, n, sizeof(*facts->tokens));
     return facts->tokens ? 0 : text_facts_no_memory(err);
@@ -306,6 +312,13 @@ static int read_merges(struct text_facts *facts, const struct parts *parts, stru
             facts->merges[facts->n_merges++] = merge;
     }
     return json_failed(&json) ? json_error(&json, err) : 0;
+}
+
+int hf_tokenizer_read_vocab(struct json_reader vocab, struct text_facts *facts, struct error *err)
+{
+    struct parts parts = {.vocab = vocab, .added = absent_part(facts, err)};
+    int rc = count_tokens(facts, &parts, err);
+    return rc ? rc : read_vocab(facts, &parts, (struct json_text){"", 0}, err);
 }
 
 int hf_tokenizer_read(const char *bytes, size_t n_bytes, struct text_facts *facts,

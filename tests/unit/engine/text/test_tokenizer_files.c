@@ -103,6 +103,80 @@ static void test_open_when_json_is_unusual_then_read(void **state)
     }
 }
 
+/* --- vocab.json and merges.txt --- */
+
+#define VOCAB "{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}"
+#define GPT2  "{\"tokenizer_class\":\"GPT2Tokenizer\"}"
+
+static void test_open_when_vocab_and_merges_are_not_usable_then_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *vocab, *merges, *config, *architecture;
+        int status;
+        const char *named;
+    } rows[] = {
+        {VOCAB, "#version: 0.2\na b\n", GPT2, NULL, 0, ""},
+        {VOCAB, "a b\r\n", GPT2, NULL, 0, ""},
+        {VOCAB, "", GPT2, NULL, 0, ""},
+        {VOCAB, "a b", "{\"tokenizer_class\":\"RobertaTokenizer\"}", "GPT2LMHeadModel",
+         STATUS_UNIMPLEMENTED, "tokenizer_config.json|tokenizer_class|RobertaTokenizer"},
+        {VOCAB, "a b", "{\"tokenizer_class\":null}", "FalconForCausalLM", STATUS_UNIMPLEMENTED,
+         "tokenizer_class|FalconForCausalLM"},
+        {VOCAB, "a b", NULL, NULL, STATUS_UNIMPLEMENTED, "tokenizer_class"},
+        {VOCAB, "a b", "{\"tokenizer_class\":7}", NULL, STATUS_INVALID_ARGUMENT,
+         "tokenizer_config.json|offset 19"},
+        {VOCAB, NULL, GPT2, NULL, STATUS_INVALID_ARGUMENT, "folder|merges.txt"},
+        {NULL, "a b", GPT2, NULL, STATUS_INVALID_ARGUMENT, "folder|vocab.json"},
+        {NULL, NULL, GPT2, NULL, STATUS_INVALID_ARGUMENT, "folder|tokenizer.json"},
+        {VOCAB, "#version: 0.2\na b\nab", GPT2, NULL, STATUS_INVALID_ARGUMENT, "merges.txt|line 3"},
+        {VOCAB, "a b\n\na b", GPT2, NULL, STATUS_INVALID_ARGUMENT, "merges.txt|line 2"},
+        {VOCAB, "a b c", GPT2, NULL, STATUS_INVALID_ARGUMENT, "merges.txt|line 1"},
+        {VOCAB, "a c", GPT2, NULL, STATUS_INVALID_ARGUMENT, "merges.txt|element [0]"},
+        {"{\"a\":0,\"b\":0}", "", GPT2, NULL, STATUS_INVALID_ARGUMENT, "vocab.json|offset"},
+        {"{}", "", GPT2, NULL, STATUS_INVALID_ARGUMENT, "vocab.json"},
+        {"{\"a\":0} x", "", GPT2, NULL, STATUS_INVALID_ARGUMENT, "vocab.json|offset 8"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tokenizer_folder folder = {.name = "folder", .architecture = rows[i].architecture};
+        struct tokenizer *tok = NULL;
+        struct error err = {0};
+        if (rows[i].vocab)
+            folder.vocab_json = file_of(rows[i].vocab);
+        if (rows[i].merges)
+            folder.merges = file_of(rows[i].merges);
+        if (rows[i].config)
+            folder.tokenizer_config = file_of(rows[i].config);
+        int rc = tokenizer_open_folder(&folder, &tok, &err);
+        if (rc != rows[i].status || (rc && !names_all(err.message, rows[i].named)))
+            fail_msg("row %zu: %d, \"%s\" in: %s", i, rc, rows[i].named, err.message);
+        tokenizer_close(tok);
+    }
+}
+
+/* Symptom: tiktoken.model won over a tokenizer.model of tiktoken, against the documents. */
+static void test_open_when_there_are_several_vocabularies_then_the_first_counts(void **state)
+{
+    (void)state;
+    struct tokenizer_folder folder = {.name = "folder",
+                                      .tokenizer_model = file_of("a"),
+                                      .tiktoken = file_of("b"),
+                                      .vocab_json = file_of(VOCAB),
+                                      .merges = file_of("a b"),
+                                      .tokenizer_config = file_of(GPT2)};
+    struct tokenizer *tok = NULL;
+    struct error err = {0};
+    assert_int_equal(tokenizer_open_folder(&folder, &tok, &err), STATUS_INVALID_ARGUMENT);
+    assert_true(names_all(err.message, "tokenizer.model"));
+    folder.tokenizer_model = (struct tokenizer_file){0};
+    assert_int_equal(tokenizer_open_folder(&folder, &tok, &err), STATUS_INVALID_ARGUMENT);
+    assert_true(names_all(err.message, "tiktoken.model"));
+    folder.tokenizer_json = file_of(small);
+    assert_int_equal(tokenizer_open_folder(&folder, &tok, &err), 0);
+    assert_string_equal(tokenizer_info(tok)->model, "tokenizer.json");
+    tokenizer_close(tok);
+}
+
 /* --- many special tokens --- */
 
 /* Opens a vocabulary of n tokens that the config lists as special ones. Returns the CPU time. */
@@ -263,6 +337,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open_when_json_has_a_fault_then_refused_with_its_offset),
         cmocka_unit_test(test_open_when_json_is_unusual_then_read),
+        cmocka_unit_test(test_open_when_vocab_and_merges_are_not_usable_then_refused_by_name),
+        cmocka_unit_test(test_open_when_there_are_several_vocabularies_then_the_first_counts),
         cmocka_unit_test(test_open_when_all_tokens_are_special_then_time_is_linear),
         cmocka_unit_test(test_templates_when_there_are_too_many_then_a_note_names_the_first_lost),
         cmocka_unit_test(test_templates_when_a_gguf_file_has_too_many_then_a_note),

@@ -143,6 +143,58 @@ static void test_encode_when_from_a_folder_then_ids_and_text_are_the_references(
     }
 }
 
+/* Folders without tokenizer.json: the class decides the rules. */
+static void
+test_encode_when_from_vocab_and_merges_then_ids_and_text_are_the_references(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *golden, *config, *architecture;
+    } rows[] = {
+        {"files_gpt2", "{\"tokenizer_class\":\"GPT2Tokenizer\"}", NULL},
+        {"files_gpt2", "{\"model_max_length\":1024}", "GPT2LMHeadModel"},
+        {"files_gpt2", NULL, "GPT2LMHeadModel"},
+        {"files_gpt2_prefix",
+         "{\"tokenizer_class\":\"GPT2TokenizerFast\",\"add_prefix_space\":true}", NULL},
+        {"files_neox", "{\"tokenizer_class\":\"GPTNeoXTokenizer\"}", NULL},
+        {"files_qwen2", "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"eos_token\":\"<|im_end|>\"}",
+         "GPT2LMHeadModel"},
+    };
+    size_t n_vocab, n_merges;
+    char *vocab = read_golden("files/vocab.json", &n_vocab);
+    char *merges = read_golden("files/merges.txt", &n_merges);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tokenizer_folder folder = {.name = "folder",
+                                          .architecture = rows[i].architecture,
+                                          .vocab_json = {vocab, n_vocab},
+                                          .merges = {merges, n_merges}};
+        struct tokenizer *tok = NULL;
+        struct error err = {0};
+        struct golden g;
+        char name[64];
+        if (rows[i].config)
+            folder.tokenizer_config =
+                (struct tokenizer_file){rows[i].config, strlen(rows[i].config)};
+        if (tokenizer_open_folder(&folder, &tok, &err) != 0)
+            fail_msg("%s: %s", rows[i].golden, err.message);
+        snprintf(name, sizeof(name), "tokenizers/%s.bin", rows[i].golden);
+        golden_open(&g, name, "SLTB");
+        uint32_t n = golden_u32(&g);
+        assert_true(n > 150);
+        for (uint32_t row = 0; row < n; row++)
+            check_row(tok, &g, rows[i].golden, row);
+        golden_close(&g);
+        const struct tokenizer_info *info = tokenizer_info(tok);
+        bool is_qwen = strcmp(rows[i].golden, "files_qwen2") == 0;
+        assert_int_equal(info->eos_id, (int32_t)info->vocab_size - (is_qwen ? 1 : 2));
+        assert_int_equal(info->bos_id, is_qwen ? TOKENIZER_NO_ID : info->eos_id);
+        assert_false(info->add_bos);
+        tokenizer_close(tok);
+    }
+    free(vocab);
+    free(merges);
+}
+
 static int64_t time_of(const struct tokenizer *tok, const char *unit, size_t n)
 {
     size_t n_unit = strlen(unit);
@@ -195,8 +247,8 @@ static void test_encode_when_text_is_ten_times_as_long_then_time_is_about_ten_ti
 }
 
 /* Symptom: tokenizer.json cut in transfer. Each prefix is refused by the file's name, and no read
- * goes beyond. A tokenizer.model has no length, so some prefixes of it are whole files. The test cuts
- * a file of each kind at every byte. */
+ * goes beyond. A tokenizer.model has no length, so some prefixes of it are whole files. The test
+ * cuts a file of each kind at every byte. */
 static void test_open_when_file_is_cut_then_refused(void **state)
 {
     (void)state;
@@ -365,6 +417,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode_when_from_a_folder_then_ids_and_text_are_the_references),
+        cmocka_unit_test(
+            test_encode_when_from_vocab_and_merges_then_ids_and_text_are_the_references),
         cmocka_unit_test(test_encode_when_text_is_ten_times_as_long_then_time_is_about_ten_times),
         cmocka_unit_test(test_open_when_file_is_cut_then_refused),
         cmocka_unit_test(test_open_when_a_part_is_not_built_then_its_name_is_told),
