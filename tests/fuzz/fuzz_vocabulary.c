@@ -1,7 +1,7 @@
 /* Fuzzes the readers of tokenizer files. The first byte chooses the file: tokenizer.json,
- * tokenizer.model, tekken.json, a tiktoken file, tokenizer_config.json beside a small
- * tokenizer.json, vocab.json with merges.txt behind a NUL byte. A file that opens must encode a
- * text, and its ids must decode. */
+ * tokenizer.model, tekken.json, a tiktoken file, tokenizer_config.json, or vocab.json. A small
+ * tokenizer.json stands beside tokenizer_config.json. merges.txt follows vocab.json behind a NUL
+ * byte. A file that opens must encode a text, and its ids must decode. */
 #include <stdlib.h>
 #include <string.h>
 
