@@ -292,6 +292,34 @@ static void test_a_config_has_limits(void **state)
     free(text);
 }
 
+/* BI-3: files beside the weights are refused by their length, before memory is taken for them. */
+static void test_a_file_over_its_limit_is_refused(void **state)
+{
+    static const struct {
+        const char *name;
+        off_t limit;
+        const char *named;
+    } files[] = {
+        {"tokenizer.json", 256 << 20, "268435457|268435456"},
+        {"tokenizer.model", 64 << 20, "67108865|67108864"},
+        {"tekken.json", 256 << 20, "268435457|268435456"},
+        {"tiktoken.model", 64 << 20, "67108865|67108864"},
+        {"tokenizer_config.json", 32 << 20, "33554433|33554432"},
+        {"added_tokens.json", 32 << 20, "33554433|33554432"},
+        {"special_tokens_map.json", 32 << 20, "33554433|33554432"},
+        {"chat_template.jinja", 4 << 20, "4194305|4194304"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char named[96];
+        snprintf(named, sizeof(named), "%s|%s", files[i].name, files[i].named);
+        folder_write_text(&folder, files[i].name, "");
+        assert_int_equal(truncate(folder_at(&folder, files[i].name), files[i].limit + 1), 0);
+        refuse(named);
+        unlink(folder_at(&folder, files[i].name));
+    }
+}
+
 static void test_quantized_checkpoints_are_refused_by_name(void **state)
 {
     static const struct {
@@ -528,6 +556,7 @@ int main(void)
         TEST(test_every_changed_byte_is_read_or_refused),
         TEST(test_bad_configs_are_refused),
         TEST(test_a_config_has_limits),
+        TEST(test_a_file_over_its_limit_is_refused),
         TEST(test_quantized_checkpoints_are_refused_by_name),
         TEST(test_bad_indices_are_refused),
         TEST(test_files_of_other_kinds_are_refused),

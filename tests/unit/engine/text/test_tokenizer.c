@@ -458,6 +458,15 @@ static void bad_types_type(struct gguf_writer *w)
     gguf_kv_u32(w, "tokenizer.ggml.token_type", 1);
 }
 
+static void bad_scores_length(struct gguf_writer *w)
+{
+    write_model(w, "llama");
+    gguf_kv_strings(w, "tokenizer.ggml.tokens", (const char *const[]){"a", "b", "ab"}, 3);
+    gguf_kv_array(w, "tokenizer.ggml.scores", GGUF_F32, 2);
+    gguf_u32(w, 0);
+    gguf_u32(w, 0);
+}
+
 static void bad_byte_token(struct gguf_writer *w)
 {
     write_tokens(w);
@@ -525,6 +534,7 @@ static const struct bad_vocab {
     {bad_types_length, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.token_type", "3|4"},
     {bad_type_value, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.token_type", "element [3]|7|1|6"},
     {bad_types_type, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.token_type", "u32"},
+    {bad_scores_length, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.scores", "2|3"}, /* BI-19 */
     {bad_byte_token, STATUS_INVALID_ARGUMENT, "tokenizer.ggml.tokens",
      "element [2]|\"<0x-1>\"|0xNN"},
     {bad_pre, STATUS_UNIMPLEMENTED, "tokenizer.ggml.pre", "wizard\\x0a"},
