@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/system/cpu.h"
 #include "engine/engine.h"
+#include "engine/engine_facts.h"
 #include "kernels/ops.h"
 #include "proto/rpc/server/health.h"
 #include "proto/rpc/server/server.h"
@@ -144,6 +145,34 @@ static void log_notes(const struct tokenizer_info *info)
         log_warn(LOG_EVENT("model file has a fault"), LOG_STR("note", info->notes[i]));
 }
 
+/* A line for all keys, tensors and rows that the model's table leaves out. `sluice inspect` lists
+ * them with their rules. */
+static void log_ignored(const struct checkpoint *ckpt)
+{
+    struct engine_facts facts;
+    struct error unread; /* the engine has read the same files */
+    uint64_t n_keys = 0, n_tensors = 0, n_rows = 0, n_bytes = 0;
+    const char *first = NULL;
+    if (engine_facts_read(ckpt, &facts, &unread) != 0)
+        return;
+    for (uint32_t i = 0; i < facts.n_ignored; i++) {
+        const struct engine_ignored *part = &facts.ignored[i];
+        n_keys += part->kind == ENGINE_IGNORED_KEY ? part->n : 0;
+        n_tensors += part->kind == ENGINE_IGNORED_TENSOR ? part->n : 0;
+        n_rows += part->kind == ENGINE_IGNORED_ROW ? part->n : 0;
+        n_bytes += part->n_bytes;
+        if (part->kind != ENGINE_IGNORED_KEY && !first)
+            first = part->first;
+    }
+    if (n_tensors || n_rows)
+        log_info(LOG_EVENT("model parts are not used"), LOG_U64("tensors", n_tensors),
+                 LOG_U64("rows", n_rows), LOG_U64("keys", n_keys), LOG_U64("bytes", n_bytes),
+                 LOG_STR("first", first));
+    else if (n_keys)
+        log_info(LOG_EVENT("model parts are not used"), LOG_U64("keys", n_keys));
+    engine_facts_fini(&facts);
+}
+
 static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
                          const struct engine_config *cfg, struct engine *engine, struct error *err)
 {
@@ -160,6 +189,7 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
     if (rc)
         return rc;
     log_notes(tokenizer_info(engine_tokenizer(engine)));
+    log_ignored(ckpt);
     pthread_mutex_lock(&worker->lock);
     worker->info = info;
     pthread_mutex_unlock(&worker->lock);

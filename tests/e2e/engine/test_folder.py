@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from conftest import BIN, ROOT, names
+from log_events import MODEL_PARTS_NOT_USED, logged
 
 MODEL = ROOT / "tests/golden/tiny/qwen3"
 
@@ -101,6 +102,10 @@ def test_serve_takes_a_folder(folder, tmp_path, stubs):
         assert len(ids) == 24
         shown = json.loads(sluice.cli("show", "tiny-qwen3", "--json").stdout)
         assert str(snapshot.relative_to(root)) in json.dumps(shown)
+        # the keys and rows that are not used are counted in a line of the worker's log
+        logs = [line for path in sluice.state.rglob("*") if path.is_file() and "log" in path.name
+                for line in logged(path.read_text(errors="replace"), MODEL_PARTS_NOT_USED)]
+        assert len(logs) == 1 and int(logs[0]["keys"]) > 0, logs
         sluice.cli("unload", "tiny-qwen3")
         # the tokenizer belongs to the version: another one is another model
         blob = snapshot / "tokenizer.json"
@@ -121,4 +126,4 @@ def test_a_tensor_of_another_type_is_refused_by_name(folder):
     report = subprocess.run([BIN / "sluice-worker", "inspect", folder, "--text", "--tensors"], capture_output=True, text=True, timeout=60)
     assert report.returncode == 0 and names(report.stdout, "I16")
     reason = [line for line in report.stdout.splitlines() if "unsupported_reason" in line]
-    assert len(reason) == 1 and names(reason[0], tensor, "I16", "model.safetensors")
+    assert reason and all(names(line, tensor, "I16", "model.safetensors") for line in reason)
