@@ -109,6 +109,9 @@ static void test_numbers_that_contradict_the_tensors_are_refused(void **state)
 static void test_layers_that_disagree_are_refused(void **state)
 {
     static const struct change config[] = {
+        {"gemma3", "    \"full_attention\"\n  ],",
+         "    \"full_attention\",\n    \"full_attention\"\n  ],", STATUS_INVALID_ARGUMENT,
+         "layer_types"},
         {"gemma3", "    \"sliding_attention\",\n    \"full_attention\"\n  ],",
          "    \"full_attention\"\n  ],", STATUS_INVALID_ARGUMENT, "layer_types"},
         {"gemma3", "    \"full_attention\"\n  ],", "    \"linear_attention\"\n  ],",
