@@ -192,6 +192,8 @@ static int make_alibi(struct decoder *dec, struct error *err)
     if (!host)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for slopes");
     shape_alibi_slopes(dec->shape->alibi_bias, facts->n_heads, host);
+    for (uint32_t i = 0; i < facts->n_heads; i++)
+        host[i] = (float)((double)host[i] * dec->shape->alibi_scale);
     int rc = upload_floats(dec, dec->mem.slopes, host + split->head_begin, split->n_heads, "slopes",
                            err);
     free(host);

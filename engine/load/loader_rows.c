@@ -24,6 +24,17 @@ static uint64_t place_of(const struct weight_place *place, uint32_t i)
            i % place->map.run;
 }
 
+/* The place's values lie in so many tensors, one after the other. */
+static uint32_t n_tensors(const struct weight_place *place)
+{
+    return place->by_head ? place->n_by_head : 1;
+}
+
+static const struct checkpoint_tensor *tensor_at(const struct weight_place *place, uint32_t i)
+{
+    return place->by_head ? place->by_head[i] : place->tensor;
+}
+
 /* The tensor as a column of single elements. */
 static struct checkpoint_tensor as_elements(const struct checkpoint_tensor *tensor)
 {
@@ -88,8 +99,8 @@ void loader_rows_drop(const struct checkpoint *ckpt, const struct weight_place *
 {
     if (place->desc.role == WEIGHT_VECTOR || place->is_transposed) {
         /* every chunk of columns reads all pages: the last one drops them */
-        if (begin + n == place->desc.n_rows)
-            checkpoint_drop_tensor_rows(ckpt, place->tensor, 0, place->tensor->n_rows);
+        for (uint32_t i = 0; begin + n == place->desc.n_rows && i < n_tensors(place); i++)
+            checkpoint_drop_tensor_rows(ckpt, tensor_at(place, i), 0, tensor_at(place, i)->n_rows);
         return;
     }
     for (uint32_t done = 0; done < n;) {
@@ -145,7 +156,7 @@ static void gather(const struct weight_place *place, const unsigned char *all, u
 {
     size_t size = dtype_row_bytes(place->tensor->dtype, 1);
     uint32_t n = place->desc.k_total / place->blocks;
-    uint64_t n_file = place->tensor->n_elems / place->blocks;
+    uint64_t n_file = n_tensors(place) * place->tensor->n_elems / place->blocks;
     for (uint32_t b = 0; b < place->blocks; b++) {
         for (uint32_t i = 0; i < n; i++) {
             const unsigned char *at = all + (b * n_file + place_of(place, place->first + i)) * size;
@@ -164,11 +175,15 @@ static void gather(const struct weight_place *place, const unsigned char *all, u
 static int read_vector(const struct checkpoint *ckpt, const struct weight_place *place,
                        unsigned char *dst, struct error *err)
 {
-    unsigned char *all = malloc(place->tensor->n_bytes);
+    size_t n_bytes = place->tensor->n_bytes;
+    unsigned char *all = malloc(n_tensors(place) * n_bytes);
+    int rc = 0;
     if (!all)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for a vector of %zu bytes",
-                         (size_t)place->tensor->n_bytes);
-    int rc = checkpoint_read_tensor_rows(ckpt, place->tensor, 0, place->tensor->n_rows, all, err);
+                         n_tensors(place) * n_bytes);
+    for (uint32_t i = 0; !rc && i < n_tensors(place); i++)
+        rc = checkpoint_read_tensor_rows(ckpt, tensor_at(place, i), 0, tensor_at(place, i)->n_rows,
+                                         all + i * n_bytes, err);
     if (!rc)
         gather(place, all, dst);
     free(all);

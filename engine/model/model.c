@@ -52,6 +52,12 @@ uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *
     return n_rows;
 }
 
+/* Rows of the slot's tensor before its own, which nothing uses. */
+static uint32_t unused_rows(const struct model *model, enum arch_slot slot)
+{
+    return slot == ARCH_POSITION_EMBD ? model->shape.position_offset : 0;
+}
+
 struct row_map model_row_map(const struct model *model, const struct arch_tensor *row,
                              uint32_t layer)
 {
@@ -63,16 +69,43 @@ struct row_map model_row_map(const struct model *model, const struct arch_tensor
     if (row->transform == ARCH_TRANSFORM_BY_ROW ||
         row->transform == ARCH_TRANSFORM_TRANSPOSE_BY_ROW)
         groups = own;
-    map.begin /= groups;
+    map.begin = map.begin / groups + unused_rows(model, row->slot);
     map.run = own / groups;
-    map.stride = total / groups;
+    map.stride = total / groups + unused_rows(model, row->slot);
     return map;
 }
 
-/* Expert matrices have an entry per expert, other slots one. */
+/* The number of a slot's parts that may lie in a tensor each: of experts, or of heads. */
+static uint32_t n_parts(const struct model *model, const struct arch_tensor *row, uint32_t layer)
+{
+    const struct model_layer *facts = &model->shape.layers[layer];
+    if (model_has_experts(row->slot))
+        return model->shape.experts.n;
+    if (arch_is_by_head(row))
+        return row->slot == ARCH_ATTN_Q_NORM ? facts->n_heads : facts->n_kv_heads;
+    return 1;
+}
+
+static size_t most_heads(const struct model *model)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < model->shape.n_layers; i++)
+        if (model->shape.layers[i].n_heads > most)
+            most = model->shape.layers[i].n_heads;
+    return most;
+}
+
+static size_t head_index(const struct model *model, enum arch_slot slot, uint32_t layer)
+{
+    return (2 * (size_t)layer + (slot == ARCH_ATTN_K_NORM)) * most_heads(model);
+}
+
+/* Expert matrices have an entry per expert, norms of heads may have one per head. */
 static const struct checkpoint_tensor **tensor_entry(const struct model *model, enum arch_slot slot,
                                                      uint32_t layer, uint32_t expert)
 {
+    if (!model_has_experts(slot) && expert)
+        return &model->head_tensors[head_index(model, slot, layer) + expert];
     if (!model_has_experts(slot))
         return &model->tensors[slot_index(slot, layer)];
     size_t i_slot = (slot - ARCH_EXPERT_GATE) / 2;
@@ -95,6 +128,16 @@ const struct checkpoint_tensor *model_tensor(const struct model *model, enum arc
     return *tensor_entry(model, slot, layer, expert);
 }
 
+const struct checkpoint_tensor *const *
+model_head_tensors(const struct model *model, enum arch_slot slot, uint32_t layer, uint32_t *out_n)
+{
+    const struct arch_tensor *row = arch_find_tensor(&model->source, slot);
+    if (!row || !arch_is_by_head(row) || !model->head_tensors)
+        return NULL;
+    *out_n = n_parts(model, row, layer);
+    return &model->head_tensors[head_index(model, slot, layer)];
+}
+
 static bool plain_type(enum dtype type)
 {
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
@@ -113,7 +156,8 @@ static uint32_t expected_dims(const struct model *model, const struct arch_tenso
 {
     const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
     bool vector = facts->rows == ARCH_DIM_ONE, transposed = arch_is_transposed(row->transform);
-    uint32_t begin, n = model_tensor_rows(model, row, layer, &begin), n_dims = 0;
+    uint32_t begin, n_dims = 0;
+    uint32_t n = model_tensor_rows(model, row, layer, &begin) + unused_rows(model, row->slot);
     uint64_t cols = vector ? 1 : file_dim(&model->shape, layer, facts->cols);
     dims[0] = dims[1] = dims[2] = 1;
     if (!vector)
@@ -121,7 +165,8 @@ static uint32_t expected_dims(const struct model *model, const struct arch_tenso
     dims[n_dims++] = transposed ? cols : n;
     if (has_own_heads(model, row->slot, layer)) {
         dims[0] = model->shape.layers[layer].k_dim;
-        dims[n_dims++] = n / dims[0];
+        if (!arch_is_by_head(row))
+            dims[n_dims++] = n / dims[0];
     }
     if (all_experts)
         dims[n_dims++] = model->shape.experts.n;
@@ -231,6 +276,19 @@ static int find_shared(struct model *model, struct error *err)
     return 0;
 }
 
+/* The heads of a norm have one type. */
+static int check_head(const struct model *model, const struct checkpoint_tensor *first,
+                      const struct checkpoint_tensor *tensor, struct error *err)
+{
+    if (tensor->dtype == first->dtype)
+        return 0;
+    return checkpoint_unbuilt_tensor(
+        model->ckpt, tensor, err,
+        "norms of types %s and %s in one layer are not known, only norms of one type; convert the "
+        "model with one type for a layer's norms",
+        dtype_name(first->dtype), dtype_name(tensor->dtype));
+}
+
 /* The experts of a layer have one type. They lie in one tensor, or each has a tensor of its own. */
 static int check_expert(const struct model *model, const struct arch_tensor *row,
                         const struct checkpoint_tensor *first,
@@ -265,11 +323,14 @@ static int bind_tensor(struct model *model, const struct arch_tensor *row, uint3
     const struct checkpoint_tensor *first =
         expert ? *tensor_entry(model, row->slot, layer, 0) : NULL;
     if (!rc && first)
-        rc = check_expert(model, row, first, tensor, err);
+        rc = model_has_experts(row->slot) ? check_expert(model, row, first, tensor, err)
+                                          : check_head(model, first, tensor, err);
     if (rc)
         return rc;
     *tensor_entry(model, row->slot, layer, expert) = tensor;
     bound[tensor - checkpoint_tensor_at(model->ckpt, 0)] = true;
+    if (arch_is_by_head(row))
+        model->head_tensors[head_index(model, row->slot, layer) + expert] = tensor;
     return 0;
 }
 
@@ -278,11 +339,10 @@ static int bind_row(struct model *model, const struct arch_tensor *row, bool *bo
 {
     bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
     uint32_t n_layers = global ? 1 : model->shape.n_layers;
-    uint32_t n_experts = model_has_experts(row->slot) ? model->shape.experts.n : 1;
     for (uint32_t layer = 0; layer < n_layers; layer++) {
         if (!global && !layer_has(&model->shape.layers[layer], row->slot))
             continue;
-        for (uint32_t expert = 0; expert < n_experts; expert++) {
+        for (uint32_t expert = 0; expert < n_parts(model, row, layer); expert++) {
             int rc = bind_tensor(model, row, layer, expert, bound, err);
             if (rc)
                 return rc;
@@ -294,6 +354,13 @@ static int bind_row(struct model *model, const struct arch_tensor *row, bool *bo
 static size_t n_expert_entries(const struct model *model)
 {
     return (size_t)model->shape.n_layers * N_EXPERT_SLOTS * model->shape.experts.n;
+}
+
+/* 0 without norms of heads that have a tensor each. */
+static size_t n_head_entries(const struct model *model)
+{
+    const struct arch_tensor *row = arch_find_tensor(&model->source, ARCH_ATTN_Q_NORM);
+    return row && arch_is_by_head(row) ? 2 * model->shape.n_layers * most_heads(model) : 0;
 }
 
 /* True for a tensor of a layer that only drafts tokens. */
@@ -348,15 +415,17 @@ static int bind_tensors(struct model *model, struct error *err)
 {
     const struct arch_source *source = &model->source;
     size_t n_slots = slot_index(N_ARCH_SLOTS, model->shape.n_layers - 1);
-    size_t n_experts = n_expert_entries(model);
+    size_t n_experts = n_expert_entries(model), n_heads = n_head_entries(model);
     int rc = find_shared(model, err);
     if (rc)
         return rc;
     model->tensors = calloc(n_slots, sizeof(*model->tensors));
     model->expert_tensors = n_experts ? calloc(n_experts, sizeof(*model->expert_tensors)) : NULL;
+    model->head_tensors = n_heads ? calloc(n_heads, sizeof(*model->head_tensors)) : NULL;
     bool *bound = calloc(checkpoint_n_tensors(model->ckpt) + 1, sizeof(*bound));
-    if (!model->tensors || (n_experts && !model->expert_tensors) || !bound)
-        rc = out_of_memory(n_slots + n_experts, err);
+    if (!model->tensors || (n_experts && !model->expert_tensors) ||
+        (n_heads && !model->head_tensors) || !bound)
+        rc = out_of_memory(n_slots + n_experts + n_heads, err);
     for (uint32_t i = 0; !rc && i < source->n_tensors; i++)
         rc = bind_row(model, &source->tensors[i], bound, err);
     if (!rc)
@@ -445,22 +514,36 @@ static int read_name(const struct checkpoint *ckpt, const char *key, char *out, 
     return rc;
 }
 
-/* Replaces the architecture by its variant, if the file has the variant's key. */
-static void find_variant(struct model *model, const char *name, const struct format *format,
-                         const struct arch_source **source)
+static bool is_variant(const struct model *model, const char *name, const struct format *format,
+                       const struct arch_variant *variant)
 {
     char key[MAX_TENSOR_NAME];
     uint64_t n = 0;
+    bool flag = true;
     struct error ignored;
-    if (!*source || !(*source)->variant_key)
-        return;
+    if (variant->tensor)
+        return checkpoint_tensor_find(model->ckpt, variant->tensor) != NULL;
     snprintf(key, sizeof(key), "%s%s%s", format->has_prefix ? name : "",
-             format->has_prefix ? "." : "", (*source)->variant_key);
-    if (!checkpoint_has(model->ckpt, key) ||
-        (checkpoint_get_u64(model->ckpt, key, &n, &ignored) == 0 && !n))
+             format->has_prefix ? "." : "", variant->key);
+    if (!checkpoint_has(model->ckpt, key))
+        return false;
+    if (checkpoint_get_bool(model->ckpt, key, &flag, &ignored) == 0)
+        return flag;
+    return checkpoint_get_u64(model->ckpt, key, &n, &ignored) != 0 || n;
+}
+
+/* Replaces the architecture by the first of its variants that fits the file. */
+static void find_variant(struct model *model, const char *name, const struct format *format,
+                         const struct arch_source **source)
+{
+    for (uint32_t i = 0; *source && i < (*source)->n_variants; i++) {
+        const struct arch_variant *variant = &(*source)->variants[i];
+        if (!is_variant(model, name, format, variant))
+            continue;
+        model->arch = arch_find_named(variant->arch);
+        *source = model->arch ? arch_find_source(model->arch, format->name, name) : NULL;
         return;
-    model->arch = arch_find_named((*source)->variant);
-    *source = model->arch ? arch_find_source(model->arch, format->name, name) : NULL;
+    }
 }
 
 /* Finds the architecture by the first of the format's names that is known. `name` gets the name,
@@ -533,7 +616,8 @@ void model_fini(struct model *model)
     arch_source_fini(&model->source);
     free(model->tensors);
     free(model->expert_tensors);
+    free(model->head_tensors);
     free(model->shared_with);
-    model->tensors = model->expert_tensors = NULL;
+    model->tensors = model->expert_tensors = model->head_tensors = NULL;
     model->shared_with = NULL;
 }

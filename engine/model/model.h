@@ -27,6 +27,8 @@ struct model {
     bool tied_output; /* the file has no output matrix: the token embedding serves as ARCH_OUTPUT */
     const struct checkpoint_tensor **tensors; /* owned; by slot and layer, see model_tensor() */
     const struct checkpoint_tensor **expert_tensors; /* owned; NULL without experts */
+    /* Norms of heads that have a tensor each: by layer, Q or K, and head. Owned; else NULL. */
+    const struct checkpoint_tensor **head_tensors;
     /* Per row of source.tensors: the first row whose slot lies in the same tensors. Owned. */
     uint32_t *shared_with;
 };
@@ -45,6 +47,10 @@ void model_fini(struct model *model);
 /* NULL if the file does not have the tensor. For a tied output, returns the token embedding. */
 const struct checkpoint_tensor *model_tensor(const struct model *model, enum arch_slot slot,
                                              uint32_t layer, uint32_t expert);
+/* The tensors of a slot's heads, where each head has its own; NULL for other slots. *out_n gets
+ * their number. */
+const struct checkpoint_tensor *const *
+model_head_tensors(const struct model *model, enum arch_slot slot, uint32_t layer, uint32_t *out_n);
 /* True for the matrices of experts, which may have a tensor per expert. For other slots `expert` is
  * 0. */
 bool model_has_experts(enum arch_slot slot);

@@ -231,6 +231,9 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
     struct weight_place *place = &plan->places[plan->n_places];
     *place = (struct weight_place){
         .slot = row->slot, .layer = layer, .expert = expert, .tensor = tensor};
+    if (!global)
+        place->by_head = model_head_tensors(model, row->slot, plan->split.layer_begin + layer,
+                                            &place->n_by_head);
     int rc = describe_weight(plan, model, row, place, err);
     if (rc)
         return rc;
@@ -244,7 +247,7 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
     uint64_t align = weight_is_on_device(ops) ? DEVICE_ALIGN : WEIGHT_ALIGN;
     plan->weights_bytes += (n_bytes + align - 1) / align * align;
     plan->source_bytes += place->desc.role == WEIGHT_VECTOR
-                              ? tensor->n_bytes
+                              ? tensor->n_bytes * (place->by_head ? place->n_by_head : 1)
                               : (uint64_t)place->desc.n_rows * place->row_bytes;
     plan->n_places++;
     return 0;

@@ -23,6 +23,9 @@ struct weight_place {
     uint32_t layer;  /* 0 for slots that are not per layer */
     uint32_t expert; /* 0 for slots that are not per expert */
     const struct checkpoint_tensor *tensor;
+    /* Norms of heads with a tensor each: [n_heads], the first is `tensor`. Else NULL. */
+    const struct checkpoint_tensor *const *by_head;
+    uint32_t n_by_head;
     struct weight_desc desc;
     /* The rank's rows (elements of a vector) in the tensor; see struct row_map. */
     struct row_map map;

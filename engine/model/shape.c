@@ -25,6 +25,9 @@ static int read_sizes(struct shape_reader *r, struct model_shape *s)
             shape_reader_u32(r, ARCH_PARAM_CONTEXT, 0, 1, MODEL_MAX_CONTEXT, 0, &s->context_tokens);
     s->trained_tokens = s->context_tokens;
     if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_POSITION_OFFSET, 0, 0, MODEL_MAX_CONTEXT, 0,
+                              &s->position_offset);
+    if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_HIDDEN, 0, 1, MODEL_MAX_HIDDEN, 0, &s->hidden_dim);
     return rc;
 }
@@ -307,6 +310,7 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
     double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0;
     double attn_cap = 0, final_cap = 0;
     uint32_t scale_layers = 0;
+    s->alibi_scale = 1;
     const struct {
         enum arch_param_id id;
         double min, max, derived;
@@ -314,6 +318,7 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
     } rows[] = {
         {ARCH_PARAM_NORM_EPS, 1e-12, 1e-1, SHAPE_UNSET, &eps},
         {ARCH_PARAM_ALIBI_BIAS, 1e-3, 1e3, SHAPE_UNSET, &s->alibi_bias},
+        {ARCH_PARAM_ALIBI_SCALE, 1e-6, 1e3, 1 / sqrt(s->layers[0].k_dim), &s->alibi_scale},
         {ARCH_PARAM_EMBED_SCALE, 1e-6, 1e6, sqrt(s->hidden_dim), &embed},
         {ARCH_PARAM_RESIDUAL_SCALE, 1e-6, 1e6, SHAPE_UNSET, &residual},
         {ARCH_PARAM_LOGIT_SCALE, 1e-6, 1e6, SHAPE_UNSET, &logit},

@@ -72,10 +72,11 @@ struct model_experts {
 
 struct model_shape {
     uint32_t n_layers, context_tokens, hidden_dim;
-    uint32_t trained_tokens; /* the context in the file; context_tokens may be less */
-    uint32_t n_draft_layers; /* in the file behind n_layers; not loaded */
-    uint32_t vocab_size;     /* rows of the vocabulary matrices that are loaded; see n_vocab_rows */
-    uint32_t n_vocab_rows;   /* rows in the file; rows beyond the file's tokens are not loaded */
+    uint32_t position_offset; /* rows of the position table before that of position 0 */
+    uint32_t trained_tokens;  /* the context in the file; context_tokens may be less */
+    uint32_t n_draft_layers;  /* in the file behind n_layers; not loaded */
+    uint32_t vocab_size;   /* rows of the vocabulary matrices that are loaded; see n_vocab_rows */
+    uint32_t n_vocab_rows; /* rows in the file; rows beyond the file's tokens are not loaded */
     bool needs_output; /* the file must have an output matrix, as its tie_word_embeddings says */
     enum arch_residual residual;
     float norm_eps;
@@ -83,6 +84,7 @@ struct model_shape {
     float attn_scale;                               /* 0: 1/√k_dim */
     float attn_softcap, final_softcap;              /* 0: none */
     double alibi_bias;                              /* 0: no ALiBi */
+    double alibi_scale;                             /* multiplies the slopes */
     double temperature, temperature_length;         /* 0: none */
     enum activation activation;                     /* see shape_activation() */
     bool has_activation;                            /* false: the kinds' own */

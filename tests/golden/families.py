@@ -25,10 +25,12 @@ class Family:
     permuted: bool = False  # GGUF has Q and K in the order of interleaved rope
     transform: Callable = lambda name, x, c: x
     extra: Callable = lambda c: {}  # tensors that only GGUF has
+    joined: bool = False  # GGUF has Q, K and V in one tensor
     old_config: bool = False  # config.json in the spelling of transformers 4
     tokens: int = VOCAB  # rows beyond are padding
     peak: float = 1.8  # gain of Q and K
     answers: tuple = ()  # lengths of prompts whose greedy answers are written, too
+    attention: str = "eager"  # implementation in transformers
 
 
 def llama_like(hidden=30, layers=2, **more):
@@ -71,7 +73,7 @@ def longrope_factors(c):
 
 
 def dims_of_llama(w, c):
-    w.add_rope_dimension_count(c.head_dim)
+    w.add_rope_dimension_count(head_dim(c))
 
 
 def partial_dims(w, c):
@@ -140,6 +142,15 @@ def stablelm_keys(w, c):
     w.add_parallel_residual(c.use_parallel_residual)
 
 
+def mpt_keys(w, c):
+    w.add_max_alibi_bias(c.attn_config.alibi_bias_max)
+
+
+def qwen3vl_keys(w, c):
+    w.add_rope_dimension_sections([*c.rope_parameters["mrope_section"], 0])
+    w.add_num_deepstack_layers(1)
+
+
 def hunyuan_keys(w, c):
     r, d = c.rope_parameters, head_dim(c)
     if r["rope_type"] == "dynamic":
@@ -191,6 +202,18 @@ FAMILIES = {
         llama_like(num_key_value_heads=5, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
                    rope_parameters=rope(kind="linear", factor=3.0)),
         A.LLAMA, dims_of_llama, permuted=True, old_config=True),
+    # the two mscale factors differ, and the ramp's ends are fractions
+    "llama_yarn": Family(
+        "LlamaForCausalLM",
+        llama_like(36, num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+                   rope_parameters=rope(kind="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=4.0, beta_slow=0.5,
+                                        mscale=0.7, mscale_all_dim=1.2, truncate=False))),
+    # the factor counts beyond the configured context only
+    "llama_dynamic": Family(
+        "LlamaForCausalLM",
+        llama_like(36, num_attention_heads=4, num_key_value_heads=4, head_dim=8, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                   rope_parameters=rope(kind="dynamic", factor=2.0)),
+        old_config=True),
     "mistral": Family("MistralForCausalLM", llama_like(sliding_window=16, rms_norm_eps=1e-3, rope_parameters=rope()), peak=1.5),
     # three query heads per KV head, a KV head that two ranks share
     "qwen3": Family(
@@ -198,6 +221,14 @@ FAMILIES = {
         llama_like(num_attention_heads=9, num_key_value_heads=3, head_dim=16, hidden_size=36, rms_norm_eps=1e-2,
                    tie_word_embeddings=True, max_position_embeddings=200, rope_parameters=rope(500.0)),
         A.QWEN3, old_config=True),
+    "qwen3vl": Family(
+        "Qwen3VLForConditionalGeneration",
+        dict(text_config=llama_like(num_attention_heads=6, num_key_value_heads=2, head_dim=16, intermediate_size=68, rms_norm_eps=1e-2,
+                                    rope_parameters=rope(500.0, mrope_section=[4, 2, 2], mrope_interleaved=True)),
+             vision_config=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=30,
+                                num_position_embeddings=16, deepstack_visual_indexes=[0]),
+             tie_word_embeddings=False),
+        A.QWEN3VL, qwen3vl_keys),
     "qwen2": Family(
         "Qwen2ForCausalLM",
         llama_like(use_sliding_window=False, sliding_window=8, max_window_layers=1, rms_norm_eps=1e-3, rope_parameters=YARN,
@@ -298,6 +329,15 @@ FAMILIES = {
         "PhiForCausalLM",
         square(layer_norm_eps=1e-3, intermediate_size=192, rope_parameters=rope(10000.0, partial_rotary_factor=0.5)),
         A.PHI2, partial_dims),
+    "phi2_joined": Family(
+        "PhiForCausalLM",
+        square(hidden_size=40, num_attention_heads=5, layer_norm_eps=1e-3, intermediate_size=160, tie_word_embeddings=True,
+               rope_parameters=rope(10000.0, partial_rotary_factor=0.5)),
+        A.PHI2, partial_dims, joined=True, old_config=True),
+    "phi2_norms": Family(
+        "PhiForCausalLM",
+        square(hidden_size=40, num_attention_heads=5, num_key_value_heads=1, layer_norm_eps=1e-3, intermediate_size=100,
+               qk_layernorm=True, rope_parameters=rope(partial_rotary_factor=0.75))),
     "nemotron": Family(
         "NemotronForCausalLM",
         llama_like(norm_eps=1e-3, hidden_act="relu2", rope_parameters=rope(partial_rotary_factor=0.5)),
@@ -349,6 +389,26 @@ FAMILIES = {
         square(num_kv_heads=1, multi_query=True, parallel_attn=True, bias=False, alibi=False, layer_norm_epsilon=1e-3,
                new_decoder_architecture=False, ffn_hidden_size=192, rope_parameters=rope(10000.0)),
         A.FALCON, transform=falcon_qkv),
+    "falcon_40b": Family(
+        "FalconForCausalLM",
+        square(num_attention_heads=6, num_kv_heads=3, new_decoder_architecture=True, multi_query=True, parallel_attn=True, bias=False,
+               layer_norm_epsilon=1e-3, ffn_hidden_size=104, rope_parameters=rope(10000.0)),
+        A.FALCON, transform=falcon_qkv),
+    "falcon_one_norm": Family(
+        "FalconForCausalLM",
+        square(num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1, bias=False,
+               layer_norm_epsilon=1e-3, ffn_hidden_size=104, tie_word_embeddings=False, rope_parameters=rope(700.0)),
+        A.FALCON, transform=falcon_qkv, old_config=True),
+    # ALiBi of five heads is exact in bf16, as transformers computes it; its eager attention adds the biases twice
+    "falcon_rw": Family(
+        "FalconForCausalLM",
+        square(hidden_size=40, num_attention_heads=5, alibi=True, multi_query=False, parallel_attn=False, bias=True,
+               layer_norm_epsilon=1e-3, ffn_hidden_size=104),
+        attention="sdpa"),
+    "opt": Family(
+        "OPTForCausalLM",
+        dict(vocab_size=VOCAB, hidden_size=40, ffn_dim=104, num_hidden_layers=2, num_attention_heads=5, max_position_embeddings=100,
+             bos_token_id=1, eos_token_id=2, pad_token_id=3)),
     "gptj": Family(
         "GPTJForCausalLM",
         dict(vocab_size=VOCAB, n_positions=256, n_embd=48, n_layer=2, n_head=3, n_inner=104, rotary_dim=8,
@@ -356,9 +416,15 @@ FAMILIES = {
     "mpt": Family(
         "MptForCausalLM",
         dict(vocab_size=VOCAB, d_model=48, n_heads=3, n_layers=2, expansion_ratio=4, max_seq_len=256, bos_token_id=1,
-             eos_token_id=2, pad_token_id=3)),
+             eos_token_id=2, pad_token_id=3),
+        A.MPT, mpt_keys),
     "stablelm": Family(
         "StableLmForCausalLM",
         square(num_key_value_heads=1, layer_norm_eps=1e-3, use_qkv_bias=True, rope_parameters=rope(partial_rotary_factor=0.5)),
+        A.STABLELM, stablelm_keys),
+    "stablelm_norms": Family(
+        "StableLmForCausalLM",
+        square(num_attention_heads=6, num_key_value_heads=3, layer_norm_eps=1e-3, qk_layernorm=True, use_parallel_residual=True,
+               tie_word_embeddings=True, rope_parameters=rope(partial_rotary_factor=0.25)),
         A.STABLELM, stablelm_keys),
 }

@@ -10,6 +10,7 @@ scaled until attention is peaked."""
 import copy
 import json
 import pathlib
+import re
 import shutil
 import struct
 import sys
@@ -29,7 +30,8 @@ OUT = HERE / "tiny"
 PROMPT, STEPS = 20, 32
 # the second sequence is past window and original context already in its prompt
 SECOND = 45
-QUERIES_AND_KEYS = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "q_norm", "k_norm", "query_layernorm", "key_layernorm")
+QUERIES_AND_KEYS = ("q_proj", "k_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "q_norm", "k_norm", "query_layernorm", "key_layernorm",
+                     "q_layernorm", "k_layernorm")
 
 
 def tokenizer():
@@ -77,7 +79,7 @@ def make_model(family, seed):
     cls = getattr(transformers, family.model)
     torch.manual_seed(0)
     config = cls.config_class(**family.config)
-    config._attn_implementation = "eager"
+    config._attn_implementation = family.attention
     model = cls(config).float().eval()
     random_weights(model, family, np.random.default_rng(seed))
     return model
@@ -178,14 +180,36 @@ def permute(x, n_heads):
     return x.reshape(n_heads, 2, x.shape[0] // n_heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
+def text_parameters(model):
+    """The text model's parameters by name. The norms of a layer's heads are one matrix."""
+    out = {}
+    for name, p in model.named_parameters():
+        x = p.detach().numpy()
+        if ".visual." in name:
+            continue
+        name = name.replace(".language_model.", ".")
+        whole = re.sub(r"\.norms\.\d+\.", ".", name)
+        out[whole] = x if whole == name else np.vstack([out[whole], x[None]]) if whole in out else x[None]
+    return out
+
+
+def join_qkv(tensors):
+    """Q, K and V of a layer as one tensor."""
+    out = {}
+    for name, x in tensors.items():
+        whole = re.sub(r"\.attn_[qkv]\.", ".attn_qkv.", name)
+        out[whole] = np.concatenate([out[whole], x]) if whole in out else x
+    return out
+
+
 def write_gguf(name, family, model, tokens, merges):
     c = text_config(model.config)
     w = gguf.GGUFWriter(OUT / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[family.arch])
     write_keys(w, name, c, tokens, merges)
     family.keys(w, c)
     names = gguf.get_tensor_name_map(family.arch, first(c, "num_hidden_layers", "n_layer", "n_layers"))
-    for hf_name, p in model.named_parameters():
-        x = p.detach().numpy()
+    tensors = {}
+    for hf_name, x in text_parameters(model).items():
         suffixes = (".weight", ".bias")
         new = names.get_name(hf_name, suffixes) or names.get_name(hf_name.removeprefix("transformer."), suffixes)
         if new is None:
@@ -197,6 +221,8 @@ def write_gguf(name, family, model, tokens, merges):
         x = family.transform(hf_name, x, c)
         if new == "token_embd.weight":
             x = x[:family.tokens]
+        tensors[new] = x
+    for new, x in (join_qkv(tensors) if family.joined else tensors).items():
         x = np.ascontiguousarray(x)
         if x.ndim == 1 or "norm" in new:
             w.add_tensor(new, x)
@@ -214,7 +240,8 @@ def write_gguf(name, family, model, tokens, merges):
 
 
 def logits_of(model, ids):
-    return model(torch.from_numpy(ids)[None], use_cache=False, output_attentions=True)
+    eager = model.config._attn_implementation == "eager"
+    return model(torch.from_numpy(ids)[None], use_cache=False, output_attentions=eager)
 
 
 def write_logits(name, family, model, seed):
@@ -234,7 +261,7 @@ def write_logits(name, family, model, seed):
             for row in rows:
                 r = logits_of(model, ids[: max(prompt, row + 1)])
                 f.write(struct.pack("<I", row) + r.logits[0, row].numpy().astype("<f4").tobytes())
-    peak = np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions])
+    peak = np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions]) if r.attentions else np.nan
     return r.logits.std(), peak
 
 

@@ -101,6 +101,14 @@ bool arch_is_transposed(enum arch_transform transform)
     return transform == ARCH_TRANSFORM_TRANSPOSE || transform == ARCH_TRANSFORM_TRANSPOSE_BY_ROW;
 }
 
+bool arch_is_by_head(const struct arch_tensor *row)
+{
+    const char *first = strstr(row->name, "%u");
+    bool is_head_norm = row->slot == ARCH_ATTN_Q_NORM || row->slot == ARCH_ATTN_K_NORM;
+    return is_head_norm && first && strstr(first + 2, "%u") &&
+           strstr(first + 2, "%u") < row->name + strcspn(row->name, "|");
+}
+
 /* --- names --- */
 
 /* The next of several names, and its length; NULL after the last. */
@@ -418,9 +426,12 @@ bool arch_source_is_sound(const struct arch *arch, const struct arch_source *sou
     for (uint32_t i = 0; i < source->n_fixed_keys; i++)
         if (!fixed_key_is_sound(&source->fixed_keys[i], source))
             return false;
-    if ((source->variant != NULL) != (source->variant_key != NULL) ||
-        (source->variant && !arch_find_named(source->variant)) ||
-        (source->counts_drafts && !source->draft_layers) ||
+    for (uint32_t i = 0; i < source->n_variants; i++) {
+        const struct arch_variant *v = &source->variants[i];
+        if (!v->arch || !arch_find_named(v->arch) || (v->key != NULL) == (v->tensor != NULL))
+            return false;
+    }
+    if ((source->counts_drafts && !source->draft_layers) ||
         (source->draft_layers != NULL) != has_param(source, ARCH_PARAM_DRAFT_LAYERS))
         return false;
     return kinds_are_sound(arch, source) && tensors_are_sound(source) &&

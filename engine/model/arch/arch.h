@@ -222,8 +222,9 @@ enum arch_transform {
 struct arch_tensor {
     enum arch_slot slot;
     bool required;
-    /* For example "blk.%u.attn_q.weight"; the first %u is the layer, a second the expert. Several
-     * names are separated by '|'; the first that the file has is taken. */
+    /* For example "blk.%u.attn_q.weight"; the first %u is the layer. A second %u is the expert, or
+     * the head where norms of heads have a tensor for each head. Several names are separated by
+     * '|'; the first that the file has is taken. */
     const char *name;
     enum arch_transform transform;
 };
@@ -234,6 +235,7 @@ enum arch_param_id {
     ARCH_PARAM_LAYERS,
     ARCH_PARAM_DRAFT_LAYERS, /* layers behind the model's own that only draft tokens */
     ARCH_PARAM_CONTEXT,
+    ARCH_PARAM_POSITION_OFFSET, /* rows of the position table before that of position 0 */
     ARCH_PARAM_HIDDEN,
     ARCH_PARAM_VOCAB,
     ARCH_PARAM_NORM_EPS,
@@ -245,7 +247,8 @@ enum arch_param_id {
     ARCH_PARAM_WINDOW,     /* 0: no window */
     ARCH_PARAM_USE_WINDOW, /* bool; false: no window */
     ARCH_PARAM_CHUNK,
-    ARCH_PARAM_ALIBI_BIAS, /* the largest ALiBi bias, from which the slopes follow */
+    ARCH_PARAM_ALIBI_BIAS,  /* the largest ALiBi bias, from which the slopes follow */
+    ARCH_PARAM_ALIBI_SCALE, /* multiplies the slopes; derived: 1/√k_dim */
     /* bool; false: the file must have an output matrix */
     ARCH_PARAM_TIED,
     ARCH_PARAM_PARALLEL,       /* bool; replaces the architecture's residual */
@@ -381,6 +384,13 @@ struct arch_pattern {
 
 /* --- sources --- */
 
+/* A file with this key, unless its value is 0 or false, is of another architecture. The same goes
+ * for a file with this tensor. */
+struct arch_variant {
+    const char *key, *tensor; /* either; the key as in struct arch_param */
+    const char *arch;         /* the other architecture's name */
+};
+
 /* Names and settings of the architecture in one dialect of a source format. */
 struct arch_source {
     /* Rows of `base` (NULL: none) come first. A row of the same slot, parameter or key replaces the
@@ -400,10 +410,9 @@ struct arch_source {
     /* Beginning of the names of a layer's tensors, for those of layers that only draft tokens. NULL
      * without such layers. They are not read. */
     const char *draft_layers;
-    bool counts_drafts; /* ARCH_PARAM_LAYERS includes them */
-    /* A file with this key, unless its value is 0, is of the architecture `variant`. NULL: none */
-    const char *variant_key, *variant;
-    uint32_t n_params, n_fixed_keys, n_tensors, n_patterns;
+    bool counts_drafts;                  /* ARCH_PARAM_LAYERS includes them */
+    const struct arch_variant *variants; /* the first that fits counts */
+    uint32_t n_params, n_fixed_keys, n_tensors, n_patterns, n_variants;
 };
 
 struct arch {
@@ -428,6 +437,7 @@ struct arch {
 #define ARCH_EACH(X)                                                                               \
     X(llama)                                                                                       \
     X(qwen3)                                                                                       \
+    X(qwen3vl)                                                                                     \
     X(gpt2)                                                                                        \
     X(bloom)                                                                                       \
     X(qwen2)                                                                                       \
@@ -451,6 +461,9 @@ struct arch {
     X(mistral3)                                                                                    \
     X(stablelm)                                                                                    \
     X(falcon)                                                                                      \
+    X(falcon_40b)                                                                                  \
+    X(falcon_rw)                                                                                   \
+    X(opt)                                                                                         \
     X(gptj)                                                                                        \
     X(mpt)                                                                                         \
     X(qwen3moe)                                                                                    \
@@ -514,9 +527,12 @@ const char *arch_slot_name(enum arch_slot slot);
 
 bool arch_is_transposed(enum arch_transform transform);
 
+/* True if the row's names have the number of a head: each head's norm lies in its own tensor. */
+bool arch_is_by_head(const struct arch_tensor *row);
+
 /* Copies the i-th of several names, separated by '|'. The first %u becomes the layer's number, the
- * second the expert's. Returns false if there is no such name, if it does not fit, or if the
- * pattern is bad. */
+ * second the expert's or head's. Returns false if there is no such name, if it does not fit, or if
+ * the pattern is bad. */
 bool arch_name_at(const char *names, uint32_t i, uint32_t layer, uint32_t expert, char *out,
                   uint32_t n_bytes);
 /* True if `name` is among the names. */

@@ -26,13 +26,16 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
     ARCH_ANY_VALUE("is_llama_config"),     /* the same */
 };
 
+static const struct arch_variant gguf_variants[] = {
+    {.key = "expert_count", .arch = "mixtral"},
+};
+
 static const struct arch_source sources[] = {
     {
         .base = &arch_base_gguf,
         .format = "gguf",
         .aliases = "llama",
-        .variant_key = "expert_count",
-        .variant = "mixtral",
+        .variants = gguf_variants,
         .rope_style = ROPE_INTERLEAVED,
         .params = gguf_params,
         .fixed_keys = gguf_fixed_keys,
@@ -40,6 +43,7 @@ static const struct arch_source sources[] = {
         .n_params = ARCH_N_OF(gguf_params),
         .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
         .n_tensors = ARCH_N_OF(gguf_tensors),
+        .n_variants = ARCH_N_OF(gguf_variants),
     },
     {
         .base = &arch_base_hf,

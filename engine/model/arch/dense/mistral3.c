@@ -15,8 +15,12 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_CONTEXT, "max_position_embeddings|rope_parameters.max_position_embeddings",
      ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_TEMPERATURE, "rope_parameters.llama_4_scaling_beta", ARCH_ABSENT_FALLBACK, 0, 0},
-    {ARCH_PARAM_TEMPERATURE_LENGTH, "rope_parameters.original_max_position_embeddings",
+    {ARCH_PARAM_TEMPERATURE,
+     "rope_parameters.llama_4_scaling_beta|rope_scaling.llama_4_scaling_beta", ARCH_ABSENT_FALLBACK,
+     0, 0},
+    {ARCH_PARAM_TEMPERATURE_LENGTH,
+     "rope_parameters.original_max_position_embeddings|"
+     "rope_scaling.original_max_position_embeddings",
      ARCH_ABSENT_DERIVE, 0, 0},
 };
 

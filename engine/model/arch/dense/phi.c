@@ -1,16 +1,28 @@
 /* phi.c: Phi-1 and Phi-2, and Phi-3 to Phi-4. Phi-2 has attention and FFN in parallel behind one
- * layer norm, biases everywhere and a plain FFN. Phi-3 is the Llama block with fused matrices;
- * models of long contexts have longrope. */
+ * layer norm, biases everywhere and a plain FFN. Old GGUF files have Q, K and V in one matrix.
+ * Phi-3 is the Llama block with fused matrices; models of long contexts have longrope. */
 #include "engine/model/arch/arch.h"
 
 #define LAYER "model.layers.%u."
 
 /* --- Phi-2 --- */
 
+#define GGUF_Q(part, end) "blk.%u.attn_" part "." end "|blk.%u.attn_qkv." end
+
 static const struct arch_tensor phi2_gguf_tensors[] = {
+    {ARCH_ATTN_Q, true, GGUF_Q("q", "weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_BIAS, false, GGUF_Q("q", "bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K, true, GGUF_Q("k", "weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_BIAS, false, GGUF_Q("k", "bias"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V, true, GGUF_Q("v", "weight"), ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V_BIAS, false, GGUF_Q("v", "bias"), ARCH_TRANSFORM_NONE},
     {ARCH_OUTPUT_BIAS, true, "output.bias", ARCH_TRANSFORM_NONE},
     {ARCH_OUTPUT_NORM_BIAS, true, "output_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_NORM_BIAS, true, "blk.%u.attn_norm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM, false, "blk.%u.attn_q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM_BIAS, false, "blk.%u.attn_q_norm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, false, "blk.%u.attn_k_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM_BIAS, false, "blk.%u.attn_k_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
 };
 
@@ -23,6 +35,10 @@ static const struct arch_tensor phi2_hf_tensors[] = {
     {ARCH_OUTPUT_NORM, true, "model.final_layernorm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_OUTPUT_NORM_BIAS, true, "model.final_layernorm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_NORM_BIAS, true, LAYER "input_layernorm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM, false, LAYER "self_attn.q_layernorm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM_BIAS, false, LAYER "self_attn.q_layernorm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, false, LAYER "self_attn.k_layernorm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM_BIAS, false, LAYER "self_attn.k_layernorm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_OUT, true, LAYER "self_attn.dense.weight", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_OUT_BIAS, true, LAYER "self_attn.dense.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
@@ -38,13 +54,10 @@ static const struct arch_param phi2_hf_params[] = {
      ARCH_ABSENT_FALLBACK, 0.5, 0},
 };
 
-static const struct arch_fixed_key phi_hf_fixed_keys[] = {
+static const struct arch_fixed_key phi2_hf_fixed_keys[] = {
     ARCH_ANY_VALUE("embd_pdrop"),
     ARCH_ANY_VALUE("resid_pdrop"),
-    ARCH_ONE_VALUE("qk_layernorm", 0),
-    ARCH_ONE_VALUE("full_attn_mod", 1),
-    ARCH_ONE_VALUE("interpolate_factor", 1),
-    ARCH_ONE_VALUE("lm_head_bias", 0),
+    ARCH_HAS_TENSOR("qk_layernorm", ARCH_ATTN_Q_NORM),
 };
 
 static const struct arch_source phi2_sources[] = {
@@ -64,10 +77,10 @@ static const struct arch_source phi2_sources[] = {
         .aliases = "PhiForCausalLM|phi",
         .rope_style = ROPE_HALF,
         .params = phi2_hf_params,
-        .fixed_keys = phi_hf_fixed_keys,
+        .fixed_keys = phi2_hf_fixed_keys,
         .tensors = phi2_hf_tensors,
         .n_params = ARCH_N_OF(phi2_hf_params),
-        .n_fixed_keys = ARCH_N_OF(phi_hf_fixed_keys),
+        .n_fixed_keys = ARCH_N_OF(phi2_hf_fixed_keys),
         .n_tensors = ARCH_N_OF(phi2_hf_tensors),
     },
 };
@@ -76,8 +89,8 @@ const struct arch arch_phi2 = {
     .name = "phi2",
     .norm = ARCH_NORM_LAYER,
     .residual = ARCH_RESIDUAL_PARALLEL,
-    .output = ARCH_OUTPUT_OWN,
-    .mixers = {{.name = "full_attention", .rope = 0}},
+    .output = ARCH_OUTPUT_TIED_IF_ABSENT,
+    .mixers = {{.name = "full_attention", .rope = 0, .head_norm = ARCH_NORM_LAYER}},
     .ffns = {{.name = "dense", .form = ARCH_FFN_PLAIN, .activation = ACTIVATION_GELU_TANH}},
     .n_mixers = 1,
     .n_ffns = 1,
@@ -121,6 +134,12 @@ static const struct arch_param phi3_hf_params[] = {
      ARCH_ABSENT_DERIVE, 0, 0},
 };
 
+static const struct arch_fixed_key phi3_hf_fixed_keys[] = {
+    ARCH_ANY_VALUE("embd_pdrop"),       ARCH_ANY_VALUE("resid_pdrop"),
+    ARCH_ONE_VALUE("full_attn_mod", 1), ARCH_ONE_VALUE("interpolate_factor", 1),
+    ARCH_ONE_VALUE("lm_head_bias", 0),
+};
+
 static const struct arch_source phi3_sources[] = {
     {
         .base = &arch_base_gguf,
@@ -138,10 +157,10 @@ static const struct arch_source phi3_sources[] = {
         .aliases = "Phi3ForCausalLM|phi3",
         .rope_style = ROPE_HALF,
         .params = phi3_hf_params,
-        .fixed_keys = phi_hf_fixed_keys,
+        .fixed_keys = phi3_hf_fixed_keys,
         .tensors = phi3_hf_tensors,
         .n_params = ARCH_N_OF(phi3_hf_params),
-        .n_fixed_keys = ARCH_N_OF(phi_hf_fixed_keys),
+        .n_fixed_keys = ARCH_N_OF(phi3_hf_fixed_keys),
         .n_tensors = ARCH_N_OF(phi3_hf_tensors),
     },
 };

@@ -1,5 +1,6 @@
 /* stablelm.c: StableLM 2 and 3B. The Llama block with layer norms, and rope on a part of each head.
- * The 12B model has attention and FFN in parallel behind one norm. */
+ * The 12B model has attention and FFN in parallel behind one norm. Each of its heads of Q and K has
+ * a norm with its own weights. */
 #include "engine/model/arch/arch.h"
 
 #define LAYER "model.layers.%u."
@@ -9,6 +10,8 @@ static const struct arch_tensor gguf_tensors[] = {
     {ARCH_ATTN_NORM_BIAS, true, "blk.%u.attn_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, "blk.%u.ffn_norm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM_BIAS, false, "blk.%u.ffn_norm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM, false, "blk.%u.attn_q_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, false, "blk.%u.attn_k_norm.weight", ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param gguf_params[] = {
@@ -21,6 +24,8 @@ static const struct arch_tensor hf_tensors[] = {
     {ARCH_ATTN_NORM_BIAS, true, LAYER "input_layernorm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, LAYER "post_attention_layernorm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM_BIAS, false, LAYER "post_attention_layernorm.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q_NORM, false, LAYER "self_attn.q_layernorm.norms.%u.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K_NORM, false, LAYER "self_attn.k_layernorm.norms.%u.weight", ARCH_TRANSFORM_NONE},
 };
 
 static const struct arch_param hf_params[] = {
@@ -32,7 +37,7 @@ static const struct arch_param hf_params[] = {
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
     ARCH_ANY_VALUE("hidden_dropout"),
-    ARCH_ONE_VALUE("qk_layernorm", 0), /* a norm's tensor per head */
+    ARCH_HAS_TENSOR("qk_layernorm", ARCH_ATTN_Q_NORM),
     ARCH_HAS_TENSOR("use_qkv_bias", ARCH_ATTN_Q_BIAS),
 };
 
@@ -66,7 +71,10 @@ const struct arch arch_stablelm = {
     .norm = ARCH_NORM_LAYER,
     .residual = ARCH_RESIDUAL_SEQUENTIAL,
     .output = ARCH_OUTPUT_TIED_IF_ABSENT,
-    .mixers = {{.name = "full_attention", .rope = 0}},
+    .mixers = {{.name = "full_attention",
+                .rope = 0,
+                .head_norm = ARCH_NORM_LAYER,
+                .head_norm_scope = ARCH_SCOPE_OWN_HEAD}},
     .ffns = {{.name = "dense", .form = ARCH_FFN_GATED, .activation = ACTIVATION_SILU}},
     .n_mixers = 1,
     .n_ffns = 1,

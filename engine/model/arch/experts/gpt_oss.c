@@ -68,6 +68,10 @@ static const struct arch_pattern hf_patterns[] = {
     {ARCH_PART_MIXER, ARCH_PATTERN_NAMES, "layer_types", 0, 0, 0},
 };
 
+static const struct arch_variant hf_variants[] = {
+    {.key = "quantization_config.quant_method", .arch = "gpt_oss_mxfp4"},
+};
+
 static const struct arch_source sources[] = {
     {
         .base = &arch_experts_gguf,
@@ -85,13 +89,13 @@ static const struct arch_source sources[] = {
         .base = &arch_experts_hf,
         .format = "hf",
         .aliases = "GptOssForCausalLM|gpt_oss",
-        .variant_key = "quantization_config.quant_method",
-        .variant = "gpt_oss_mxfp4",
         .rope_style = ROPE_HALF,
         .params = hf_params,
         .fixed_keys = hf_fixed_keys,
         .tensors = hf_tensors,
         .patterns = hf_patterns,
+        .variants = hf_variants,
+        .n_variants = ARCH_N_OF(hf_variants),
         .n_params = ARCH_N_OF(hf_params),
         .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
         .n_tensors = ARCH_N_OF(hf_tensors),

@@ -3,6 +3,37 @@
 
 #define LAYER "transformer.blocks.%u."
 
+static const struct arch_tensor gguf_tensors[] = {
+    {ARCH_TOKEN_EMBD, true, "token_embd.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT_NORM, true, "output_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_OUTPUT, false, "output.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_NORM, true, "blk.%u.attn_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_Q, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_K, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_V, true, "blk.%u.attn_qkv.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT, true, "blk.%u.attn_output.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, true, "blk.%u.ffn_norm.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_UP, true, "blk.%u.ffn_up.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_DOWN, true, "blk.%u.ffn_down.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param gguf_params[] = {
+    {ARCH_PARAM_LAYERS, "block_count", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_CONTEXT, "context_length", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_HIDDEN, "embedding_length", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_FFN, "feed_forward_length", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_HEADS, "attention.head_count", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_KV_HEADS, "attention.head_count_kv", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_NORM_EPS, "attention.layer_norm_epsilon", ARCH_ABSENT_REFUSE, 0, 0},
+    {ARCH_PARAM_ALIBI_BIAS, "attention.max_alibi_bias", ARCH_ABSENT_REFUSE, 0, 0},
+};
+
+static const struct arch_fixed_key gguf_fixed_keys[] = {
+    ARCH_ONE_VALUE("attention.causal", 1),
+    ARCH_ONE_VALUE("attention.clamp_kqv", 0),
+};
+
 static const struct arch_tensor hf_tensors[] = {
     {ARCH_TOKEN_EMBD, true, "transformer.wte.weight", ARCH_TRANSFORM_NONE},
     {ARCH_OUTPUT_NORM, true, "transformer.norm_f.weight", ARCH_TRANSFORM_NONE},
@@ -67,18 +98,31 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
     ARCH_ANY_VALUE("auto_map.*"),
 };
 
-static const struct arch_source sources[] = {{
-    .base = &arch_base_hf_keys,
-    .format = "hf",
-    .aliases = "MptForCausalLM|MPTForCausalLM|mpt",
-    .rope_style = ROPE_NONE,
-    .params = hf_params,
-    .fixed_keys = hf_fixed_keys,
-    .tensors = hf_tensors,
-    .n_params = ARCH_N_OF(hf_params),
-    .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
-    .n_tensors = ARCH_N_OF(hf_tensors),
-}};
+static const struct arch_source sources[] = {
+    {
+        .format = "gguf",
+        .aliases = "mpt",
+        .rope_style = ROPE_NONE,
+        .params = gguf_params,
+        .fixed_keys = gguf_fixed_keys,
+        .tensors = gguf_tensors,
+        .n_params = ARCH_N_OF(gguf_params),
+        .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
+        .n_tensors = ARCH_N_OF(gguf_tensors),
+    },
+    {
+        .base = &arch_base_hf_keys,
+        .format = "hf",
+        .aliases = "MptForCausalLM|MPTForCausalLM|mpt",
+        .rope_style = ROPE_NONE,
+        .params = hf_params,
+        .fixed_keys = hf_fixed_keys,
+        .tensors = hf_tensors,
+        .n_params = ARCH_N_OF(hf_params),
+        .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+        .n_tensors = ARCH_N_OF(hf_tensors),
+    },
+};
 
 const struct arch arch_mpt = {
     .name = "mpt",

@@ -24,8 +24,11 @@ struct family {
 static const struct family families[] = {
     {"llama3", true, 4},
     {"llama_linear", true, 4},
+    {"llama_yarn", false, 2},
+    {"llama_dynamic", false, 1},
     {"mistral", false, 4},
     {"qwen3", true, 4},
+    {"qwen3vl", true, 2},
     {"qwen2", true, 4},
     {"qwen2_window", false, 4},
     {"smollm3", true, 4},
@@ -47,6 +50,8 @@ static const struct family families[] = {
     {"gptneox", true, 2},
     {"gptneox_sequential", true, 2},
     {"phi2", true, 2},
+    {"phi2_joined", true, 2},
+    {"phi2_norms", false, 2},
     {"nemotron", true, 4},
     {"ernie4_5", true, 4},
     {"hunyuan", true, 4},
@@ -58,9 +63,14 @@ static const struct family families[] = {
     {"gpt2", true, 2},
     {"bloom", true, 2},
     {"falcon", true, 2},
+    {"falcon_40b", true, 2},
+    {"falcon_one_norm", true, 2},
+    {"falcon_rw", false, 2},
+    {"opt", false, 2},
     {"gptj", false, 2},
-    {"mpt", false, 2},
+    {"mpt", true, 2},
     {"stablelm", true, 2},
+    {"stablelm_norms", true, 2},
 };
 
 enum { N_FAMILIES = sizeof(families) / sizeof(families[0]) };
