@@ -1,0 +1,369 @@
+"""The table of compare_models.py: for each family random sizes, and changes of its config class one by one.
+
+A change names the key that a refusal must name, if Sluice may refuse the change. Sizes are small, and no two are equal by
+design: odd heads, a head dimension that is not hidden size / heads where the class has the key, any vocabulary."""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "relu", "relu2")
+
+
+@dataclass
+class Change:
+    settings: Any  # a dictionary, or a function of the random generator and the config that returns one
+    refused: str = ""  # a key that the refusal names; empty: the model must be served
+
+
+@dataclass
+class Case:
+    model: str  # class of transformers
+    sizes: Callable  # of the random generator
+    changes: dict = field(default_factory=dict)
+    golden: str = ""  # the row of families.py that knows how llama.cpp's converter writes the family
+    gguf: tuple = ()  # changes that a GGUF states, too
+    plus_one: bool = False
+    longest: int = 48  # tokens
+
+
+def pick(rng, *values):
+    return values[rng.integers(len(values))]
+
+
+def tokens(rng):
+    return dict(vocab_size=283 + int(rng.integers(0, 40)), bos_token_id=1, eos_token_id=[2, 3], pad_token_id=3)
+
+
+def rope(theta=None, kind="default", **more):
+    return {"rope_type": kind, "rope_theta": theta or 10000.0} | more
+
+
+def random_rope(rng, **more):
+    return rope(float(pick(rng, 300, 10000, 500000)), **more)
+
+
+def heads(rng):
+    kv = int(pick(rng, 1, 2, 3, 5))
+    return dict(num_attention_heads=kv * int(pick(rng, 1, 2, 3)), num_key_value_heads=kv)
+
+
+def free(rng, **more):
+    """Families whose head dimension is a key of its own."""
+    out = tokens(rng) | heads(rng)
+    return out | dict(
+        hidden_size=out["num_attention_heads"] * int(rng.integers(3, 13)), intermediate_size=int(rng.integers(7, 130)), num_hidden_layers=int(rng.integers(1, 5)),
+        head_dim=int(pick(rng, 4, 6, 10, 16, 26)), max_position_embeddings=int(rng.integers(64, 300)),
+        rope_parameters=random_rope(rng),
+    ) | more
+
+
+def square(rng, **more):
+    """Families whose heads fill the hidden size."""
+    out = free(rng)
+    out["hidden_size"] = out["num_attention_heads"] * out.pop("head_dim")
+    return out | more
+
+
+def rms(rng):
+    return dict(rms_norm_eps=float(pick(rng, 1e-6, 1e-5, 1e-3)))
+
+
+def dense(rng):
+    return free(rng) | rms(rng)
+
+
+def dense_square(rng):
+    return square(rng) | rms(rng)
+
+
+def layer_norm(key, **more):
+    return lambda rng: square(rng) | {key: float(pick(rng, 1e-6, 1e-5, 1e-3))} | more
+
+
+def with_rope(**more):
+    """Keeps the base, and the share of rotating dimensions."""
+    return lambda rng, c: dict(rope_parameters=dict(c["rope_parameters"]) | more)
+
+
+ORIGINAL = dict(original_max_position_embeddings=32)
+ROPES = {
+    "linear": Change(with_rope(rope_type="linear", factor=2.5)),
+    "dynamic": Change(with_rope(rope_type="dynamic", factor=2.0)),
+    "yarn": Change(with_rope(rope_type="yarn", factor=4.0, **ORIGINAL)),
+    "yarn attention": Change(with_rope(rope_type="yarn", factor=4.0, attention_factor=0.9, beta_fast=16.0, beta_slow=2.0, **ORIGINAL)),
+    "yarn mscale": Change(with_rope(rope_type="yarn", factor=3.0, mscale=0.6, mscale_all_dim=1.1, **ORIGINAL)),
+    "yarn one mscale": Change(with_rope(rope_type="yarn", factor=3.0, mscale=0.6, **ORIGINAL)),
+    "yarn fractions": Change(with_rope(rope_type="yarn", factor=3.0, truncate=False, beta_fast=8.0, beta_slow=1.5, **ORIGINAL)),
+    "llama3": Change(with_rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL)),
+}
+UNSTATED_SHARE = {"partial rope": Change(with_rope(partial_rotary_factor=0.5), "partial_rotary_factor")}
+PARTIAL = {
+    "half rope": Change(with_rope(partial_rotary_factor=0.5)),
+    "whole rope": Change(with_rope(partial_rotary_factor=1.0)),
+}
+
+
+def activations(key, refused="mish"):
+    out = {f"{key} {name}": Change({key: name}) for name in ACTIVATIONS}
+    return out | {f"{key} {refused}": Change({key: refused}, key)}
+
+
+def flags(*keys, value=True):
+    return {f"{key} {value}": Change({key: value}) for key in keys}
+
+
+TIED = {"tied": Change(dict(tie_word_embeddings=True)), "untied": Change(dict(tie_word_embeddings=False))}
+NO_KV = {"no kv heads": Change(lambda rng, c: dict(num_key_value_heads=None))}
+GELU = activations("hidden_act")
+LLAMA = TIED | ROPES | GELU
+
+
+def kinds(rng, c):
+    """A kind for each layer, without order."""
+    return dict(layer_types=[pick(rng, SLIDING, FULL) for _ in range(c["num_hidden_layers"])])
+
+
+def window(rng, c):
+    return dict(sliding_window=int(pick(rng, 5, 16, 33)))
+
+
+def windowed(sizes, n_layers=6, **more):
+    return lambda rng: sizes(rng) | dict(sliding_window=int(pick(rng, 8, 16)), num_hidden_layers=n_layers) | more
+
+
+def unlike(sizes, *keys, **more):
+    """Without some keys of the sizes."""
+    return lambda rng: {k: v for k, v in sizes(rng).items() if k not in keys} | more
+
+
+def by_type(full, sliding):
+    return lambda rng, c: dict(rope_parameters={FULL: full, SLIDING: sliding})
+
+
+TYPED = {
+    "kinds": Change(kinds),
+    "rope by kind": Change(by_type(rope(9000.0, "linear", factor=3.0), rope(300.0))),
+    "rope of windows scaled": Change(by_type(rope(9000.0), rope(300.0, "linear", factor=2.0)),),
+}
+
+
+def gpt2_sizes(rng):
+    c = square(rng)
+    return dict(vocab_size=c["vocab_size"], n_positions=c["max_position_embeddings"], n_embd=c["hidden_size"], n_layer=c["num_hidden_layers"],
+                n_head=c["num_attention_heads"], n_inner=c["intermediate_size"], layer_norm_epsilon=1e-4, bos_token_id=1, eos_token_id=2)
+
+
+def gptj_sizes(rng):
+    c = gpt2_sizes(rng)
+    dim = c["n_embd"] // c["n_head"]
+    return c | dict(rotary_dim=int(pick(rng, 2, dim)))
+
+
+def bloom_sizes(rng):
+    c = square(rng)
+    return dict(vocab_size=c["vocab_size"], hidden_size=c["hidden_size"], n_layer=c["num_hidden_layers"], n_head=c["num_attention_heads"],
+                layer_norm_epsilon=1e-4, bos_token_id=1, eos_token_id=2, pad_token_id=3)
+
+
+def mpt_sizes(rng):
+    c = square(rng)
+    return dict(vocab_size=c["vocab_size"], d_model=c["hidden_size"], n_layers=c["num_hidden_layers"], n_heads=c["num_attention_heads"],
+                max_seq_len=c["max_position_embeddings"], layer_norm_epsilon=1e-4, bos_token_id=1, eos_token_id=2, pad_token_id=3)
+
+
+def falcon_sizes(rng):
+    c = square(rng)
+    c["ffn_hidden_size"] = c.pop("intermediate_size")
+    del c["num_key_value_heads"]
+    return c | dict(num_kv_heads=1, layer_norm_epsilon=1e-4)
+
+
+def falcon_40b(**more):
+    def settings(rng, c):
+        n = c["num_attention_heads"]
+        return dict(new_decoder_architecture=True, num_kv_heads=int(pick(rng, *(k for k in range(1, n + 1) if n % k == 0)))) | more
+    return settings
+
+
+def falcon_rw(rng, c):
+    """So many heads have slopes that bf16 holds; transformers rounds slopes to bf16."""
+    n = int(pick(rng, 1, 2, 3, 4, 5, 6, 8))
+    return dict(alibi=True, multi_query=False, parallel_attn=False, bias=True, num_attention_heads=n, num_kv_heads=n,
+                hidden_size=n * c["hidden_size"] // c["num_attention_heads"])
+
+
+def opt_sizes(rng):
+    c = square(rng)
+    c["ffn_dim"] = c.pop("intermediate_size")
+    for key in ("num_key_value_heads", "rope_parameters"):
+        del c[key]
+    return c
+
+
+def wrapped(text, **vision):
+    return lambda rng: dict(text_config=text(rng), vision_config=vision, tie_word_embeddings=bool(rng.integers(2)))
+
+
+def qwen3vl_sizes(rng):
+    c = dense(rng)
+    half = c["head_dim"] // 2
+    c["rope_parameters"] |= dict(mrope_section=[half - half // 3 * 2, half // 3, half // 3], mrope_interleaved=True)
+    return dict(text_config=c, tie_word_embeddings=bool(rng.integers(2)),
+                vision_config=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=c["hidden_size"],
+                                   num_position_embeddings=16, deepstack_visual_indexes=[0]))
+
+
+def text(change):
+    """A change of the text model of a wrapper."""
+    f = change.settings if callable(change.settings) else lambda rng, c: change.settings
+    return Change(lambda rng, c: dict(text_config=c["text_config"] | f(rng, c["text_config"])), change.refused)
+
+
+def glm4_sizes(rng):
+    c = dense(rng)
+    c["head_dim"] = int(pick(rng, 4, 8, 12, 20))
+    c["rope_parameters"] |= dict(partial_rotary_factor=0.5)
+    return c
+
+
+def partial_sizes(key, share, eps):
+    def sizes(rng):
+        c = square(rng)
+        c["hidden_size"] = c["num_attention_heads"] * int(pick(rng, 8, 16, 24))
+        c["rope_parameters"] |= dict(partial_rotary_factor=share)
+        return c | {key: eps}
+    return sizes
+
+
+def nemotron_sizes(rng):
+    c = free(rng, norm_eps=1e-4)
+    c["head_dim"] = int(pick(rng, 4, 8, 12))
+    c["rope_parameters"] |= dict(partial_rotary_factor=0.5)
+    return c
+
+
+def gemma_sizes(rng):
+    return free(rng) | rms(rng) | dict(query_pre_attn_scalar=int(pick(rng, 9, 16)), sliding_window=int(pick(rng, 8, 16)),
+                                       num_hidden_layers=int(rng.integers(2, 8)))
+
+
+def gemma3_sizes(rng):
+    return gemma_sizes(rng) | dict(rope_parameters={SLIDING: random_rope(rng), FULL: random_rope(rng)})
+
+
+def olmo3_sizes(rng):
+    return windowed(dense_square, 5)(rng) | dict(rope_parameters={SLIDING: random_rope(rng), FULL: random_rope(rng)})
+
+
+def phi3_sizes(rng):
+    c = dense_square(rng)
+    return c | dict(original_max_position_embeddings=c["max_position_embeddings"])
+
+
+BIAS = flags("attention_bias")
+CASES = {
+    "llama": Case("LlamaForCausalLM", dense, LLAMA | NO_KV | UNSTATED_SHARE | flags("attention_bias", "mlp_bias") | {
+        "both biases": Change(dict(attention_bias=True, mlp_bias=True)), "no head_dim": Change(lambda rng, c: dict(
+            head_dim=None, hidden_size=c["num_attention_heads"] * 6)), "pretraining_tp": Change(dict(pretraining_tp=2))},
+        "llama_linear", ("tied", "untied", "linear")),
+    "mistral": Case("MistralForCausalLM", windowed(dense, 2), LLAMA | {"no window": Change(dict(sliding_window=None)), "window": Change(window)}),
+    "qwen2": Case("Qwen2ForCausalLM", unlike(dense_square), LLAMA | UNSTATED_SHARE | {
+        "window": Change(lambda rng, c: window(rng, c) | dict(use_sliding_window=True, max_window_layers=1)),
+        "unused window": Change(lambda rng, c: window(rng, c) | dict(use_sliding_window=False)),
+        "kinds": Change(lambda rng, c: kinds(rng, c) | dict(use_sliding_window=True, sliding_window=9))},
+        "qwen2", ("tied", "untied", "linear", "yarn")),
+    "qwen3": Case("Qwen3ForCausalLM", dense, LLAMA | BIAS | {
+        "window": Change(lambda rng, c: window(rng, c) | dict(use_sliding_window=True, max_window_layers=1), "use_sliding_window")},
+        "qwen3", ("tied", "untied", "linear", "yarn")),
+    "qwen3vl": Case("Qwen3VLForConditionalGeneration", qwen3vl_sizes, {
+        name: text(change) for name, change in (ROPES | GELU | BIAS | NO_KV).items()}, "qwen3vl"),
+    "smollm3": Case("SmolLM3ForCausalLM", unlike(dense_square), LLAMA | flags("attention_bias", "mlp_bias") | {
+        "every second": Change(dict(no_rope_layer_interval=2)), "no rope": Change(lambda rng, c: dict(no_rope_layers=[0] * c["num_hidden_layers"])),
+        "listed": Change(lambda rng, c: dict(no_rope_layers=[int(rng.integers(2)) for _ in range(c["num_hidden_layers"])])),
+        "window": Change(dict(use_sliding_window=True, sliding_window=9), "use_sliding_window")},
+        "smollm3", ("tied", "untied")),
+    "gemma2": Case("Gemma2ForCausalLM", gemma_sizes, ROPES | BIAS | {
+        "kinds": Change(kinds), "no softcaps": Change(dict(attn_logit_softcapping=None, final_logit_softcapping=None)),
+        "softcaps": Change(dict(attn_logit_softcapping=3.0, final_logit_softcapping=4.0)), "untied": TIED["untied"],
+        "both ways": Change(dict(use_bidirectional_attention=True), "use_bidirectional_attention")} | activations("hidden_activation"),
+        plus_one=True),
+    "gemma3": Case("Gemma3ForCausalLM", gemma3_sizes, BIAS | TYPED | {
+        "softcaps": Change(dict(attn_logit_softcapping=3.0, final_logit_softcapping=4.0)), "untied": TIED["untied"],
+        "yarn": Change(by_type(rope(9000.0, "yarn", factor=3.0, **ORIGINAL), rope(300.0))),
+        "yarn in windows": Change(by_type(rope(9000.0), rope(300.0, "yarn", factor=3.0, **ORIGINAL)), "sliding_attention"),
+        "both ways": Change(dict(use_bidirectional_attention=True), "use_bidirectional_attention")} | activations("hidden_activation"),
+        plus_one=True),
+    "gemma3_images": Case("Gemma3ForConditionalGeneration", lambda rng: dict(
+        text_config=gemma3_sizes(rng), mm_tokens_per_image=4, vision_config=dict(
+            hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14, num_channels=3)),
+        {name: text(change) for name, change in (TYPED | BIAS).items()}, plus_one=True),
+    "phi3": Case("Phi3ForCausalLM", phi3_sizes, TIED | GELU | {
+        "window": Change(window), "linear": Change(with_rope(rope_type="linear", factor=2.0, partial_rotary_factor=1.0), "rope_type"),
+        "half rope": Change(lambda rng, c: dict(hidden_size=8 * c["num_attention_heads"], rope_parameters=c["rope_parameters"] | dict(
+            partial_rotary_factor=0.5)))}, "phi3", ("tied", "untied")),
+    "granite": Case("GraniteForCausalLM", unlike(dense_square, embedding_multiplier=2.5, logits_scaling=4.0, residual_multiplier=0.3,
+                                                  attention_multiplier=0.2), LLAMA | flags("attention_bias", "mlp_bias") | {
+        "no factors": Change(dict(embedding_multiplier=1.0, logits_scaling=1.0, residual_multiplier=1.0, attention_multiplier=1.0))},
+        "granite", ("tied", "untied")),
+    "olmo2": Case("Olmo2ForCausalLM", dense_square, LLAMA | BIAS, "olmo2", ("tied", "untied")),
+    "olmo3": Case("Olmo3ForCausalLM", olmo3_sizes, TIED | BIAS | TYPED | GELU),
+    "cohere": Case("CohereForCausalLM", layer_norm("layer_norm_eps", logit_scale=0.3), LLAMA | BIAS | {
+        "norms": Change(dict(use_qk_norm=True)), "logits": Change(dict(logit_scale=1.7))}, "cohere", ("tied", "norms")),
+    "cohere2": Case("Cohere2ForCausalLM", windowed(layer_norm("layer_norm_eps", logit_scale=0.3)), TIED | BIAS | ROPES | {
+        "kinds": Change(kinds)} | GELU),
+    "glm4": Case("Glm4ForCausalLM", glm4_sizes, LLAMA | PARTIAL | flags("attention_bias", value=False), "glm4", ("tied", "untied")),
+    "starcoder2": Case("Starcoder2ForCausalLM", layer_norm("norm_epsilon"), LLAMA | {
+        "window": Change(window), "no biases": Change(dict(use_bias=False))}, "starcoder2", ("tied", "untied")),
+    "gptneox": Case("GPTNeoXForCausalLM", unlike(partial_sizes("layer_norm_eps", 0.25, 1e-4), "num_key_value_heads"), TIED | GELU | PARTIAL | ROPES | {
+        "one after the other": Change(dict(use_parallel_residual=False)), "no biases": Change(dict(attention_bias=False))},
+        "gptneox", ("one after the other", "half rope")),
+    "phi2": Case("PhiForCausalLM", partial_sizes("layer_norm_eps", 0.5, 1e-4), LLAMA | PARTIAL | {"norms": Change(dict(qk_layernorm=True))},
+                 "phi2", ("untied",)),
+    "nemotron": Case("NemotronForCausalLM", nemotron_sizes, LLAMA | PARTIAL | flags("attention_bias", "mlp_bias"), "nemotron",
+                     ("tied", "untied"), plus_one=True),
+    "ernie4_5": Case("Ernie4_5ForCausalLM", dense, LLAMA | flags("use_bias"), "ernie4_5", ("tied", "untied")),
+    "hunyuan": Case("HunYuanDenseV1ForCausalLM", dense, LLAMA | BIAS | {
+        "alpha": Change(with_rope(rope_type="dynamic", alpha=20.0, factor=1.0))}, "hunyuan", ("tied", "untied", "alpha")),
+    "exaone4": Case("Exaone4ForCausalLM", windowed(dense), TIED | ROPES | GELU | {
+        "kinds": Change(kinds), "no window": Change(dict(sliding_window=None, sliding_window_pattern=None)),
+        "all windows": Change(lambda rng, c: dict(layer_types=[SLIDING] * c["num_hidden_layers"]))}, "exaone4_small", ("no window",)),
+    "seed_oss": Case("SeedOssForCausalLM", dense, LLAMA | flags("attention_out_bias", "mlp_bias") | flags("attention_bias", value=False),
+                     "seed_oss", ("tied", "untied")),
+    "ministral3": Case("Ministral3ForCausalLM", unlike(dense, rope_parameters=rope(
+        900.0, "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+        llama_4_scaling_beta=0.2)), TIED | GELU | {
+            "window": Change(window, "sliding_window"), "mscale": Change(with_rope(mscale=0.8)),
+            "no temperature": Change(with_rope(llama_4_scaling_beta=0.0))}, "ministral3", ("tied", "untied")),
+    "gpt2": Case("GPT2LMHeadModel", gpt2_sizes, TIED | activations("activation_function") | {
+        "wide": Change(dict(n_inner=None)), "upcast": Change(dict(reorder_and_upcast_attn=True)),
+        "layer scale": Change(dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
+        "no scale": Change(dict(scale_attn_weights=False), "scale_attn_weights")}, "gpt2", ("tied", "untied")),
+    "bloom": Case("BloomForCausalLM", bloom_sizes, TIED | {
+        "norm's residual": Change(dict(apply_residual_connection_post_layernorm=True), "apply_residual_connection_post_layernorm"),
+        "exact": Change(dict(slow_but_exact=True))}, "bloom", ("tied", "untied")),
+    "falcon": Case("FalconForCausalLM", falcon_sizes, TIED | activations("activation") | flags("bias") | {
+        "sequential": Change(dict(parallel_attn=False)), "40b": Change(falcon_40b()),
+        "one norm": Change(falcon_40b(num_ln_in_parallel_attn=1)), "rw": Change(falcon_rw),
+        "rw parallel": Change(lambda rng, c: falcon_rw(rng, c) | dict(parallel_attn=True)),
+        "40b biases": Change(falcon_40b(bias=True)),
+        "heads of their own": Change(lambda rng, c: dict(multi_query=False, num_kv_heads=c["num_attention_heads"]), "multi_query"),
+        "alibi, one head": Change(dict(alibi=True), "multi_query"),
+        "alibi 40b": Change(falcon_40b(alibi=True), "alibi"),
+        "linear": ROPES["linear"], "dynamic": ROPES["dynamic"],
+        "yarn": Change(ROPES["yarn"].settings, "original_max_position_embeddings")}, "falcon", ("40b", "one norm", "tied", "untied")),
+    "opt": Case("OPTForCausalLM", opt_sizes, TIED | activations("activation_function") | {
+        "no biases": Change(dict(enable_bias=False)), "norm behind": Change(dict(do_layer_norm_before=False), "do_layer_norm_before"),
+        "bare norms": Change(dict(layer_norm_elementwise_affine=False), "layer_norm_elementwise_affine"),
+        "no last norm": Change(dict(_remove_final_layer_norm=True), "_remove_final_layer_norm"),
+        "narrow embedding": Change(dict(word_embed_proj_dim=8), "word_embed_proj_dim")}),
+    "gptj": Case("GPTJForCausalLM", gptj_sizes, TIED | activations("activation_function") | {"wide": Change(dict(n_inner=None))}),
+    "mpt": Case("MptForCausalLM", mpt_sizes, TIED | {
+        "bias": Change(dict(attn_config=dict(alibi_bias_max=4))), "scale": Change(dict(attn_config=dict(softmax_scale=0.3))),
+        "clip": Change(dict(attn_config=dict(clip_qkv=2.0)), "clip_qkv"), "norms": Change(dict(attn_config=dict(qk_ln=True)), "qk_ln"),
+        "wide": Change(dict(expansion_ratio=3), "expansion_ratio"), "biases": Change(dict(no_bias=False), "no_bias"),
+        "logits": Change(dict(logit_scale=0.5), "logit_scale")}, "mpt", ("tied", "bias")),
+    "stablelm": Case("StableLmForCausalLM", partial_sizes("layer_norm_eps", 0.25, 1e-4), LLAMA | PARTIAL | flags("use_qkv_bias") | {
+        "parallel": Change(dict(use_parallel_residual=True)), "norms": Change(dict(qk_layernorm=True)),
+        "12b": Change(dict(use_parallel_residual=True, qk_layernorm=True))}, "stablelm", ("tied", "norms", "12b")),
+}
