@@ -1,7 +1,7 @@
-"""The table of compare_models.py: for each family random sizes, and changes of its config class one by one.
+"""The table of compare.py: for each family random sizes, and changes of its config class one by one.
 
-A change names the key that a refusal must name, if Sluice may refuse the change. Sizes are small, and no two are equal by
-design: odd heads, a head dimension that is not hidden size / heads where the class has the key, any vocabulary."""
+A change names the key that a refusal must name, if Sluice may refuse the change. Sizes are small: odd numbers of heads, any
+vocabulary. The head dimension is not hidden size / heads where the class has a key for it."""
 
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -19,7 +19,7 @@ class Change:
 @dataclass
 class Case:
     model: str  # class of transformers
-    sizes: Callable  # of the random generator
+    sizes: Callable  # takes the random generator
     changes: dict = field(default_factory=dict)
     golden: str = ""  # the row of families.py that knows how llama.cpp's converter writes the family
     gguf: tuple = ()  # changes that a GGUF states, too
@@ -144,7 +144,7 @@ def by_type(full, sliding):
 TYPED = {
     "kinds": Change(kinds),
     "rope by kind": Change(by_type(rope(9000.0, "linear", factor=3.0), rope(300.0))),
-    "rope of windows scaled": Change(by_type(rope(9000.0), rope(300.0, "linear", factor=2.0)),),
+    "rope of windows scaled": Change(by_type(rope(9000.0), rope(300.0, "linear", factor=2.0)), "sliding_attention"),
 }
 
 
@@ -281,7 +281,7 @@ CASES = {
     "smollm3": Case("SmolLM3ForCausalLM", unlike(dense_square), LLAMA | flags("attention_bias", "mlp_bias") | {
         "every second": Change(dict(no_rope_layer_interval=2)), "no rope": Change(lambda rng, c: dict(no_rope_layers=[0] * c["num_hidden_layers"])),
         "listed": Change(lambda rng, c: dict(no_rope_layers=[int(rng.integers(2)) for _ in range(c["num_hidden_layers"])])),
-        "window": Change(dict(use_sliding_window=True, sliding_window=9), "use_sliding_window")},
+        "window": Change(dict(use_sliding_window=True, sliding_window=9), "use_sliding_window|layer_types")},
         "smollm3", ("tied", "untied")),
     "gemma2": Case("Gemma2ForCausalLM", gemma_sizes, ROPES | BIAS | {
         "kinds": Change(kinds), "no softcaps": Change(dict(attn_logit_softcapping=None, final_logit_softcapping=None)),
@@ -289,7 +289,9 @@ CASES = {
         "both ways": Change(dict(use_bidirectional_attention=True), "use_bidirectional_attention")} | activations("hidden_activation"),
         plus_one=True),
     "gemma3": Case("Gemma3ForCausalLM", gemma3_sizes, BIAS | TYPED | {
-        "softcaps": Change(dict(attn_logit_softcapping=3.0, final_logit_softcapping=4.0)), "untied": TIED["untied"],
+        "softcap": Change(dict(final_logit_softcapping=4.0), "final_logit_softcapping"), "untied": TIED["untied"],
+        # transformers has the key, and does not read it
+        "softcap of scores": Change(dict(attn_logit_softcapping=3.0), "attn_logit_softcapping"),
         "yarn": Change(by_type(rope(9000.0, "yarn", factor=3.0, **ORIGINAL), rope(300.0))),
         "yarn in windows": Change(by_type(rope(9000.0), rope(300.0, "yarn", factor=3.0, **ORIGINAL)), "sliding_attention"),
         "both ways": Change(dict(use_bidirectional_attention=True), "use_bidirectional_attention")} | activations("hidden_activation"),
@@ -327,7 +329,7 @@ CASES = {
         "alpha": Change(with_rope(rope_type="dynamic", alpha=20.0, factor=1.0))}, "hunyuan", ("tied", "untied", "alpha")),
     "exaone4": Case("Exaone4ForCausalLM", windowed(dense), TIED | ROPES | GELU | {
         "kinds": Change(kinds), "no window": Change(dict(sliding_window=None, sliding_window_pattern=None)),
-        "all windows": Change(lambda rng, c: dict(layer_types=[SLIDING] * c["num_hidden_layers"]))}, "exaone4_small", ("no window",)),
+        "all windows": Change(lambda rng, c: dict(layer_types=[SLIDING] * c["num_hidden_layers"]))}),
     "seed_oss": Case("SeedOssForCausalLM", dense, LLAMA | flags("attention_out_bias", "mlp_bias") | flags("attention_bias", value=False),
                      "seed_oss", ("tied", "untied")),
     "ministral3": Case("Ministral3ForCausalLM", unlike(dense, rope_parameters=rope(
@@ -357,12 +359,14 @@ CASES = {
         "bare norms": Change(dict(layer_norm_elementwise_affine=False), "layer_norm_elementwise_affine"),
         "no last norm": Change(dict(_remove_final_layer_norm=True), "_remove_final_layer_norm"),
         "narrow embedding": Change(dict(word_embed_proj_dim=8), "word_embed_proj_dim")}),
-    "gptj": Case("GPTJForCausalLM", gptj_sizes, TIED | activations("activation_function") | {"wide": Change(dict(n_inner=None))}),
+    "gptj": Case("GPTJForCausalLM", gptj_sizes, {
+        "tied": Change(dict(tie_word_embeddings=True), "lm_head.weight"), "untied": TIED["untied"]} | activations("activation_function") | {"wide": Change(dict(n_inner=None))}),
     "mpt": Case("MptForCausalLM", mpt_sizes, TIED | {
-        "bias": Change(dict(attn_config=dict(alibi_bias_max=4))), "scale": Change(dict(attn_config=dict(softmax_scale=0.3))),
+        # alibi_bias_max is not here: transformers has the key and does not read it; the authors' code does
+        "scale": Change(dict(attn_config=dict(softmax_scale=0.3))),
         "clip": Change(dict(attn_config=dict(clip_qkv=2.0)), "clip_qkv"), "norms": Change(dict(attn_config=dict(qk_ln=True)), "qk_ln"),
         "wide": Change(dict(expansion_ratio=3), "expansion_ratio"), "biases": Change(dict(no_bias=False), "no_bias"),
-        "logits": Change(dict(logit_scale=0.5), "logit_scale")}, "mpt", ("tied", "bias")),
+        "logits": Change(dict(logit_scale=0.5), "logit_scale")}, "mpt", ("tied", "scale")),
     "stablelm": Case("StableLmForCausalLM", partial_sizes("layer_norm_eps", 0.25, 1e-4), LLAMA | PARTIAL | flags("use_qkv_bias") | {
         "parallel": Change(dict(use_parallel_residual=True)), "norms": Change(dict(qk_layernorm=True)),
         "12b": Change(dict(use_parallel_residual=True, qk_layernorm=True))}, "stablelm", ("tied", "norms", "12b")),
