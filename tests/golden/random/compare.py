@@ -6,7 +6,7 @@ class changed. The folders have F32, BF16 or F16, one file or shards, the spelli
 PROGRAM is model_logits. Each family gets its random base and --each random changes (3), or with --all every change. The base
 and some changes are compared as a GGUF, too, and with 2 and 4 ranks, whose bits must be equal.
 
-A model passes if all logits are within 2e-5 of eager attention in f32, or if it is refused and cases.py allows that. A
+A model passes if all logits are within 2e-5 of eager attention in f32. A refused model passes if cases.py allows a refusal. A
 refusal must name the changed key. Where f32 of transformers itself is farther from f64, that error is the bound."""
 
 import argparse
