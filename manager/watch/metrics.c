@@ -319,8 +319,8 @@ static int create_parts(struct manager_metrics *m, struct error *err)
         worker_metrics_create(m->registry, &m->workers, err) != 0 ||
         metrics_add_collector(m->registry, collect, m, err) != 0)
         return err->status;
-    m->routes[0] = (struct http_route){"/metrics", handle_metrics, m};
-    m->routes[1] = (struct http_route){"/healthz", handle_healthz, m};
+    m->routes[0] = (struct http_route){.path = "/metrics", .page = handle_metrics, .arg = m};
+    m->routes[1] = (struct http_route){.path = "/healthz", .page = handle_healthz, .arg = m};
     http_server_config_init(&config);
     config.listen = m->fleet->context->settings->metrics;
     config.routes = m->routes;

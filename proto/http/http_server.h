@@ -1,62 +1,92 @@
-/* http_server.h: a small HTTP/1.1 server: GET and HEAD on a table of paths, over TCP or a unix
- * socket. libmicrohttpd parses the requests. A libev loop drives the server: on a thread of its
- * own, or the caller's loop.
+/* http_server.h: a strict HTTP/1.1 server (RFC 9112) on libev, over TCP or unix sockets, with TLS
+ * or without. A server has loops of its own, each with a thread, or runs on the caller's loop.
  *
- * Everything that a client can hold is limited: connections (in all and per address), header
- * bytes and time. Within timeout_ms a request must be complete and answered, and the answer
- * taken. An idle connection is closed after the same time. A request with a body, an invalid
- * header or ambiguous framing gets 400. Its connection is closed, so no second request can hide
- * in it. */
+ * Everything that a client can hold is limited: connections (in all and per address), header and
+ * body bytes, requests per connection, and time. An ambiguous request is refused and its
+ * connection closed, so no second request can hide in it (http_head.h). A client that closes its
+ * connection, or only its sending half, while its answer is made has left: the exchange ends at
+ * once. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/strbuf.h"
+#include "proto/http/http_exchange.h"
 #include "proto/rpc/guard/share.h"
 
 struct error;
 struct ev_loop;
 struct http_server;
+struct rpc_tls;
 
-/* A handler's answer. Before the call: status 200 and an empty text/plain body. A body that
- * failed to grow becomes status 500. */
-struct http_reply {
-    unsigned status;
-    const char *content_type; /* borrowed for the call */
-    struct strbuf body;
+/* A page answers a GET at once. Before the call: status 200 and an empty text/plain body. */
+typedef void http_page_fn(void *arg, struct http_reply *reply);
+typedef void http_handler_fn(void *arg, struct http_exchange *exchange);
+
+/* A path, compared as a whole. "{}" stands for one segment. HEAD is served where GET is, and
+ * OPTIONS everywhere. */
+struct http_route {
+    const char *path;
+    http_page_fn *page; /* GET; NULL: see `handle` */
+    void *arg;
+    http_handler_fn *handle;
+    unsigned methods; /* of `handle`: HTTP_GET, HTTP_POST or both */
 };
 
-/* Runs on the loop's thread and must not block. */
-typedef void http_handler_fn(void *arg, struct http_reply *reply);
-
-struct http_route {
-    const char *path; /* compared as a whole; the query is ignored */
-    http_handler_fn *handle;
-    void *arg;
+/* Reasons for which the server itself refuses or ends something; for counters. */
+enum http_limit {
+    HTTP_LIMIT_CONNECTIONS,
+    HTTP_LIMIT_HEADER_BYTES,
+    HTTP_LIMIT_BODY_BYTES,
+    HTTP_LIMIT_REQUEST_TIME,
+    HTTP_LIMIT_ANSWER_TIME, /* a whole answer that the client does not take */
+    N_HTTP_LIMITS
 };
 
 struct http_server_config {
     const char *listen;              /* "127.0.0.1:8002", "[::1]:0" or "unix:PATH" (mode 0600) */
     const struct http_route *routes; /* borrowed until destroy */
     size_t n_routes;
-    struct ev_loop *loop; /* NULL: the server has a loop and a thread of its own. Otherwise create
+    struct ev_loop *loop; /* NULL: the server has loops and threads of its own. Otherwise create
                            * and destroy run on the loop's thread */
+    uint32_t n_threads;   /* loops of its own */
     uint32_t max_connections, max_connections_per_ip;
-    size_t max_header_bytes; /* request line, headers, and memory for the answer */
-    uint32_t timeout_ms;
-    enum rpc_share share; /* sharing of the address with a successor or predecessor */
+    size_t max_header_bytes; /* request line and headers */
+    size_t max_body_bytes;
+    uint32_t max_requests; /* per connection; the last answer closes it */
+    uint32_t timeout_ms;   /* from the first byte of a request, or the accept, to its last byte;
+                            * and for an answer to be taken */
+    uint32_t idle_ms;      /* between two requests */
+    struct rpc_tls *tls;   /* of TCP; borrowed until destroy. NULL: plain text */
+    enum rpc_share share;  /* sharing of the address with a successor or predecessor */
+    /* Optional: checks each request before its body is read, and answers OPTIONS. Returns true if
+     * it has replied. */
+    bool (*admit)(void *arg, struct http_exchange *exchange);
+    /* Optional: writes the body of a refusal. NULL: plain text. */
+    void (*refuse)(void *arg, unsigned status, const char *why, struct http_reply *reply);
+    /* Optional: counts; from any loop's thread. */
+    void (*on_limit)(void *arg, enum http_limit limit);
+    void *arg;
 };
 
-/* Sets the defaults: 64 connections, 32 per address, 16 KiB, 10 s. */
+/* Sets the defaults: 1 thread, 64 connections, 32 per address, 16 KiB, no body, 1,000 requests,
+ * 10 s. */
 void http_server_config_init(struct http_server_config *config);
 
 /* Listens and serves. ALREADY_EXISTS if the address is in use, with the process if known;
  * INVALID_ARGUMENT for an invalid address. *out_server is owned. */
 int http_server_create(const struct http_server_config *config, struct http_server **out_server,
                        struct error *err);
-/* Closes every connection. NULL is accepted. */
+/* Accepts no connection from now on. Answers that run are finished, and their connections are
+ * closed; idle connections are closed at once. Any thread. */
+void http_server_drain(struct http_server *server);
+/* Closes every connection; running exchanges are gone. Exchanges may be kicked and released
+ * afterwards, without effect. NULL is accepted. */
 void http_server_destroy(struct http_server *server);
 
 /* Returns the bound TCP port; 0 for a unix socket. */
 uint16_t http_server_port(const struct http_server *server);
+/* Returns the open connections. Any thread. */
+uint32_t http_server_n_connections(const struct http_server *server);
+/* Returns the answers that run. Any thread. */
+uint32_t http_server_n_live(const struct http_server *server);

@@ -354,8 +354,8 @@ int gateway_metrics_create(struct gateway *gateway, struct gateway_metrics **out
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "metrics: out of memory");
     m->gateway = gateway;
     pthread_mutex_init(&m->routed_lock, NULL);
-    m->routes[0] = (struct http_route){"/metrics", handle_metrics, m};
-    m->routes[1] = (struct http_route){"/healthz", handle_healthz, m};
+    m->routes[0] = (struct http_route){.path = "/metrics", .page = handle_metrics, .arg = m};
+    m->routes[1] = (struct http_route){.path = "/healthz", .page = handle_healthz, .arg = m};
     int rc = fill(m, err);
     if (rc) {
         gateway_metrics_destroy(m);

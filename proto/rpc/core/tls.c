@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+
 #include "base/error.h"
 #include "proto/rpc/core/tls_internal.h"
 #include "proto/rpc/core/tls_pem.h"
@@ -178,6 +181,69 @@ grpc_server_credentials *rpc_tls_server_credentials(struct rpc_tls *tls)
     pthread_mutex_unlock(&tls->lock);
     return grpc_ssl_server_credentials_create_with_options(
         grpc_ssl_server_credentials_create_options_using_config_fetcher(request, fetch, listener));
+}
+
+uint64_t rpc_tls_generation(struct rpc_tls *tls)
+{
+    pthread_mutex_lock(&tls->lock);
+    uint64_t generation = tls->generation;
+    pthread_mutex_unlock(&tls->lock);
+    return generation;
+}
+
+static bool use_chain(SSL_CTX *context, const char *text)
+{
+    BIO *bio = BIO_new_mem_buf(text, -1);
+    X509 *certificate = bio != NULL ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
+    bool good = certificate != NULL && SSL_CTX_use_certificate(context, certificate) == 1;
+    while (certificate != NULL && good) {
+        X509_free(certificate);
+        certificate = PEM_read_bio_X509(bio, NULL, NULL, NULL);
+        good = certificate == NULL || SSL_CTX_add1_chain_cert(context, certificate) == 1;
+    }
+    X509_free(certificate);
+    BIO_free(bio);
+    return good;
+}
+
+static bool use_key(SSL_CTX *context, const char *text)
+{
+    BIO *bio = BIO_new_mem_buf(text, -1);
+    EVP_PKEY *key = bio != NULL ? PEM_read_bio_PrivateKey(bio, NULL, NULL, NULL) : NULL;
+    bool good = key != NULL && SSL_CTX_use_PrivateKey(context, key) == 1;
+    EVP_PKEY_free(key);
+    BIO_free(bio);
+    return good;
+}
+
+static bool use_client_ca(SSL_CTX *context, const char *text)
+{
+    BIO *bio = BIO_new_mem_buf(text, -1);
+    X509_STORE *store = SSL_CTX_get_cert_store(context);
+    X509 *certificate;
+    bool good = bio != NULL && store != NULL;
+    while (good && (certificate = PEM_read_bio_X509(bio, NULL, NULL, NULL)) != NULL) {
+        good = X509_STORE_add_cert(store, certificate) == 1 &&
+               SSL_CTX_add_client_CA(context, certificate) == 1;
+        X509_free(certificate);
+    }
+    BIO_free(bio);
+    return good;
+}
+
+bool rpc_tls_use(struct rpc_tls *tls, SSL_CTX *context)
+{
+    pthread_mutex_lock(&tls->lock);
+    bool good = use_chain(context, tls->texts[FILE_CERT]) && use_key(context, tls->texts[FILE_KEY]);
+    if (good && tls->texts[FILE_CA] != NULL) {
+        good = use_client_ca(context, tls->texts[FILE_CA]);
+        SSL_CTX_set_verify(context,
+                           SSL_VERIFY_PEER |
+                               (tls->require_client_cert ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
+                           NULL);
+    }
+    pthread_mutex_unlock(&tls->lock);
+    return good;
 }
 
 int rpc_tls_channel_credentials(const char *ca, const char *cert, const char *key,

@@ -33,3 +33,11 @@ void rpc_tls_destroy(struct rpc_tls *tls);
  * since the last check. With `always`, unchanged files are loaded too. Negative if the new files
  * are bad: the old ones stay in use. */
 int rpc_tls_reload(struct rpc_tls *tls, bool always, char out_warning[256], struct error *err);
+
+struct ssl_ctx_st;
+
+/* For servers beside gRPC (proto/http). The first returns the generation of the files in use; a
+ * reload raises it. The second sets the files in an SSL_CTX, and whether clients need a
+ * certificate; false if OpenSSL refuses. */
+uint64_t rpc_tls_generation(struct rpc_tls *tls);
+bool rpc_tls_use(struct rpc_tls *tls, struct ssl_ctx_st *context);

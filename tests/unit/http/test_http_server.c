@@ -38,9 +38,9 @@ static void answer_too_much(void *arg, struct http_reply *reply)
 }
 
 static const struct http_route routes[] = {
-    {"/metrics", answer_metrics, NULL},
-    {"/healthz", answer_sick, NULL},
-    {"/broken", answer_too_much, NULL},
+    {.path = "/metrics", .page = answer_metrics},
+    {.path = "/healthz", .page = answer_sick},
+    {.path = "/broken", .page = answer_too_much},
 };
 
 static int start(void **state)
@@ -151,7 +151,7 @@ static void test_requests_get_their_status_and_one_answer(void **state)
          400},
         {"GET /metrics HTTP/1.1\r\n" HOST "Transfer-Encoding: xchunked\r\n\r\n"
          "GET /metrics HTTP/1.1\r\n" HOST "\r\n",
-         400},
+         501},
         {"GET /metrics HTTP/1.1\r\n" HOST "Content-Length: 0\r\nContent-Length: 5\r\n\r\nhello"
          "GET /metrics HTTP/1.1\r\n" HOST "\r\n",
          400},

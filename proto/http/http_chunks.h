@@ -1,0 +1,22 @@
+/* http_chunks.h: decodes a chunked request body (RFC 9112, section 7.1), strictly: CRLF after
+ * each size and each chunk, at most 8 hex digits, bounded extensions and trailers, which are
+ * dropped. One decoder per body; single-threaded. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct strbuf;
+
+/* A zeroed struct begins a body. */
+struct http_chunks {
+    int state;
+    uint32_t n_digits, n_line; /* digits of the size; bytes of the line or of all trailers */
+    uint64_t n_left;           /* bytes of this chunk that have not come */
+};
+
+/* Decodes as many of the bytes as belong to the body, and appends the content to `body`.
+ * *out_used is the number of bytes that were used. Returns 0 if more bytes are needed, 200 at the
+ * body's end, 400 for broken framing, 413 if the body's limit (strbuf) is exceeded. */
+unsigned http_chunks_decode(struct http_chunks *chunks, const char *bytes, size_t n_bytes,
+                            size_t *out_used, struct strbuf *body);

@@ -1,0 +1,539 @@
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include "base/clock.h"
+#include "proto/http/http_private.h"
+#include "proto/http/http_tls.h"
+
+/* Unsent bytes that the kernel takes for a connection; the rest waits here, so that a slow reader
+ * is noticed. */
+enum { UNSENT_BYTES = 16 << 10, KEEPALIVE_IDLE_S = 60, KEEPALIVE_EVERY_S = 10, KEEPALIVE_N = 2 };
+
+static void count(const struct http_connection *connection, enum http_limit limit)
+{
+    const struct http_server_config *config = &connection->loop->server->config;
+    if (config->on_limit)
+        config->on_limit(config->arg, limit);
+}
+
+static void enter(struct http_connection *connection, enum http_phase phase)
+{
+    connection->phase = phase;
+    connection->since_ns = clock_now_ns();
+}
+
+/* --- the end of an exchange and of a connection --- */
+
+static void end_exchange(struct http_connection *connection, bool gone)
+{
+    struct http_exchange *exchange = connection->exchange;
+    if (!exchange)
+        return;
+    connection->exchange = NULL;
+    exchange->connection = NULL;
+    if (exchange->events && gone && exchange->events->on_gone)
+        exchange->events->on_gone(exchange->arg, exchange);
+    if (exchange->events && exchange->events->on_done)
+        exchange->events->on_done(exchange->arg, exchange);
+    atomic_fetch_sub(&connection->loop->server->n_live, 1);
+    http_exchange_release(exchange);
+}
+
+/* The connection is closed at the end of the running callback. */
+static void die(struct http_connection *connection)
+{
+    if (connection->phase == HTTP_DEAD)
+        return;
+    connection->phase = HTTP_DEAD;
+    ev_io_stop(connection->loop->ev, &connection->reader);
+    ev_io_stop(connection->loop->ev, &connection->writer);
+    end_exchange(connection, true);
+}
+
+void http_connection_destroy(struct http_connection *connection)
+{
+    die(connection);
+    *connection->at = connection->next;
+    if (connection->next)
+        connection->next->at = connection->at;
+    if (connection->ssl) {
+        SSL_shutdown(connection->ssl);
+        ERR_clear_error();
+        SSL_free(connection->ssl);
+    }
+    close(connection->fd);
+    strbuf_fini(&connection->in);
+    strbuf_fini(&connection->out);
+    strbuf_fini(&connection->body);
+    http_server_forget(connection->loop->server, &connection->peer);
+    free(connection);
+}
+
+/* The end of every callback. */
+static void settle(struct http_connection *connection)
+{
+    if (connection->phase == HTTP_DEAD)
+        http_connection_destroy(connection);
+}
+
+/* --- bytes --- */
+
+enum io { IO_DONE, IO_LATER, IO_ENDED, IO_FAILED };
+
+static enum io ssl_result(struct http_connection *connection, int rc)
+{
+    int error = SSL_get_error(connection->ssl, rc);
+    ERR_clear_error();
+    if (error == SSL_ERROR_WANT_WRITE)
+        ev_io_start(connection->loop->ev, &connection->writer);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
+        return IO_LATER;
+    return error == SSL_ERROR_ZERO_RETURN ? IO_ENDED : IO_FAILED;
+}
+
+static enum io errno_result(void)
+{
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? IO_LATER : IO_FAILED;
+}
+
+/* The _ex functions of OpenSSL are used, because proto/rpc/guard stands before the others. */
+static enum io receive(struct http_connection *connection, size_t *out_n)
+{
+    char *bytes = connection->loop->scratch;
+    if (connection->ssl) {
+        int rc = SSL_read_ex(connection->ssl, bytes, HTTP_SCRATCH_BYTES, out_n);
+        return rc == 1 ? IO_DONE : ssl_result(connection, rc);
+    }
+    ssize_t n = recv(connection->fd, bytes, HTTP_SCRATCH_BYTES, 0);
+    if (n < 0)
+        return errno_result();
+    *out_n = (size_t)n;
+    return n ? IO_DONE : IO_ENDED;
+}
+
+static enum io transmit(struct http_connection *connection, size_t *out_n)
+{
+    const char *bytes = connection->out.data + connection->n_sent;
+    size_t n_bytes = connection->out.n_bytes - connection->n_sent;
+    if (connection->ssl) {
+        int rc = SSL_write_ex(connection->ssl, bytes, n_bytes, out_n);
+        return rc == 1 ? IO_DONE : ssl_result(connection, rc);
+    }
+    ssize_t n = send(connection->fd, bytes, n_bytes, MSG_NOSIGNAL);
+    if (n < 0)
+        return errno_result();
+    *out_n = (size_t)n;
+    return IO_DONE;
+}
+
+static bool is_sending(const struct http_connection *connection)
+{
+    return connection->n_sent < connection->out.n_bytes;
+}
+
+/* Sends the output as far as the client takes it. True if all is sent. */
+static bool flush(struct http_connection *connection)
+{
+    enum io result = IO_DONE;
+    while (result == IO_DONE && is_sending(connection)) {
+        size_t n = 0;
+        result = transmit(connection, &n);
+        connection->n_sent += n;
+        if (n)
+            connection->since_ns = clock_now_ns();
+    }
+    if (strbuf_failed(&connection->out) || result == IO_FAILED || result == IO_ENDED) {
+        die(connection);
+        return false;
+    }
+    if (is_sending(connection)) {
+        ev_io_start(connection->loop->ev, &connection->writer);
+        return false;
+    }
+    ev_io_stop(connection->loop->ev, &connection->writer);
+    strbuf_fini(&connection->out); /* an idle stream holds no buffer */
+    strbuf_init(&connection->out, 0);
+    connection->n_sent = 0;
+    return true;
+}
+
+/* --- requests --- */
+
+static bool make_exchange(struct http_connection *connection)
+{
+    struct http_exchange *exchange = calloc(1, sizeof(*exchange));
+    size_t n = connection->n_scanned;
+    if (!exchange)
+        return false;
+    atomic_init(&exchange->n_refs, 1);
+    exchange->loop = connection->loop;
+    atomic_fetch_add(&connection->loop->server->n_refs, 1);
+    exchange->connection = connection;
+    exchange->request = calloc(1, sizeof(*exchange->request));
+    exchange->memory = malloc(n + 1);
+    connection->exchange = exchange;
+    atomic_fetch_add(&connection->loop->server->n_live, 1);
+    if (!exchange->request || !exchange->memory)
+        return false;
+    memcpy(exchange->memory, connection->in.data, n);
+    exchange->memory[n] = '\0';
+    strbuf_consume(&connection->in, n);
+    connection->n_scanned = 0;
+    return true;
+}
+
+/* The head is complete. */
+static void take_head(struct http_connection *connection)
+{
+    const char *why = NULL;
+    size_t n = connection->n_scanned;
+    if (!make_exchange(connection)) {
+        die(connection);
+        return;
+    }
+    struct http_exchange *exchange = connection->exchange;
+    struct http_head *head = &exchange->request->head;
+    unsigned status = http_head_parse(exchange->memory, n, head, &why);
+    exchange->is_head = head->method == HTTP_HEAD;
+    exchange->is_1_0 = head->is_1_0;
+    connection->n_requests++;
+    connection->closes |= !head->keeps_open || connection->loop->drains ||
+                          connection->n_requests >= connection->loop->server->config.max_requests;
+    if (status) {
+        connection->phase = HTTP_ANSWERING;
+        http_answer_refuse(connection, status, why);
+    } else if (http_answer_head(connection)) {
+        connection->phase = HTTP_ANSWERING;
+    } else {
+        connection->phase = HTTP_IN_BODY;
+        connection->chunks = (struct http_chunks){0};
+        strbuf_init(&connection->body, connection->loop->server->config.max_body_bytes);
+        if (head->expects_continue && !connection->in.n_bytes && (head->is_chunked || head->n_body))
+            strbuf_add_str(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
+    }
+}
+
+/* Moves bytes of the body. False if more bytes are needed. */
+static bool take_body(struct http_connection *connection)
+{
+    struct http_request *request = connection->exchange->request;
+    struct strbuf *in = &connection->in, *body = &connection->body;
+    unsigned status = 0;
+    size_t n = in->n_bytes;
+    if (request->head.is_chunked) {
+        status = http_chunks_decode(&connection->chunks, strbuf_str(in), in->n_bytes, &n, body);
+    } else {
+        uint64_t n_left = request->head.n_body - body->n_bytes;
+        n = n < n_left ? n : (size_t)n_left;
+        if (n && !strbuf_add(body, in->data, n))
+            status = 413;
+        else if (body->n_bytes == request->head.n_body)
+            status = 200;
+    }
+    strbuf_consume(in, n);
+    if (!status)
+        return false;
+    connection->phase = HTTP_ANSWERING;
+    if (status == 413)
+        count(connection, HTTP_LIMIT_BODY_BYTES);
+    if (status != 200)
+        http_answer_refuse(connection, status,
+                           status == 413 ? "the body is over the limit"
+                                         : "the body's chunks are not valid");
+    else
+        http_answer_request(connection);
+    return true;
+}
+
+/* Searches the end of the head. False if more bytes are needed. */
+static bool find_head(struct http_connection *connection)
+{
+    size_t limit = connection->loop->server->config.max_header_bytes;
+    struct strbuf *in = &connection->in;
+    enum http_head_end end =
+        http_head_find_end(strbuf_str(in), in->n_bytes, &connection->n_scanned);
+    if (end == HTTP_HEAD_WHOLE && connection->n_scanned <= limit) {
+        take_head(connection);
+        return true;
+    }
+    if (end == HTTP_HEAD_PART && in->n_bytes <= limit) {
+        /* A client that speaks TLS or another protocol would wait for an answer in vain. */
+        if (in->n_bytes && (unsigned char)in->data[0] < 0x20 && in->data[0] != '\r' &&
+            in->data[0] != '\n')
+            die(connection);
+        return false;
+    }
+    bool has_line = memchr(in->data, '\n', in->n_bytes) != NULL;
+    connection->n_scanned = 0;
+    connection->phase = HTTP_ANSWERING;
+    if (!make_exchange(connection)) {
+        die(connection);
+        return false;
+    }
+    if (end == HTTP_HEAD_BROKEN) {
+        http_answer_refuse(connection, 400, "a line ends without CR");
+    } else {
+        count(connection, HTTP_LIMIT_HEADER_BYTES);
+        http_answer_refuse(connection, has_line ? 431 : 414, "the head is over the limit");
+    }
+    return true;
+}
+
+/* The last byte of the answer is sent. */
+static void after_answer(struct http_connection *connection)
+{
+    end_exchange(connection, false);
+    if (connection->has_ended) {
+        die(connection);
+    } else if (connection->closes) {
+        if (connection->ssl)
+            SSL_shutdown(connection->ssl);
+        ERR_clear_error();
+        shutdown(connection->fd, SHUT_WR);
+        enter(connection, HTTP_LINGERS);
+    } else {
+        enter(connection, HTTP_IDLE);
+    }
+}
+
+/* Sends what is ready, and lets `next` write until the client takes no more or nothing is left.
+ * True if the answer is complete and sent. */
+static bool send_answer(struct http_connection *connection)
+{
+    while (connection->phase == HTTP_ANSWERING && flush(connection)) {
+        if (connection->exchange->is_over)
+            return true;
+        if (!connection->exchange->events || !http_answer_next(connection))
+            return false;
+    }
+    return false;
+}
+
+/* Does all that the received bytes allow. */
+static void progress(struct http_connection *connection)
+{
+    bool goes_on = true;
+    while (goes_on) {
+        switch (connection->phase) {
+        case HTTP_IDLE:
+            goes_on = connection->in.n_bytes > 0;
+            if (goes_on)
+                enter(connection, HTTP_IN_HEAD);
+            break;
+        case HTTP_IN_HEAD:
+            goes_on = find_head(connection);
+            break;
+        case HTTP_IN_BODY:
+            goes_on = take_body(connection);
+            if (!goes_on && connection->phase == HTTP_IN_BODY)
+                flush(connection); /* 100 Continue */
+            break;
+        case HTTP_ANSWERING:
+            goes_on = send_answer(connection);
+            if (goes_on)
+                after_answer(connection);
+            break;
+        default:
+            strbuf_clear(&connection->in);
+            goes_on = false;
+        }
+    }
+    if (!connection->in.n_bytes) {
+        strbuf_fini(&connection->in);
+        strbuf_init(&connection->in, 0);
+    }
+}
+
+/* --- events --- */
+
+/* The client sends nothing more. While an answer is made, this means that the client has left. */
+static void on_end(struct http_connection *connection)
+{
+    connection->has_ended = true;
+    ev_io_stop(connection->loop->ev, &connection->reader);
+    bool is_answered = connection->phase == HTTP_ANSWERING && connection->exchange &&
+                       connection->exchange->is_over && is_sending(connection);
+    if (!is_answered)
+        die(connection);
+}
+
+static bool shake_hands(struct http_connection *connection)
+{
+    int rc = SSL_accept(connection->ssl);
+    if (rc == 1) {
+        enter(connection, HTTP_IDLE);
+        return true;
+    }
+    if (ssl_result(connection, rc) != IO_LATER)
+        die(connection);
+    return false;
+}
+
+static void read_some(struct http_connection *connection)
+{
+    enum io result = IO_DONE;
+    do {
+        size_t n = 0;
+        result = receive(connection, &n);
+        if (result == IO_DONE && connection->phase != HTTP_LINGERS && !connection->drops &&
+            !strbuf_add(&connection->in, connection->loop->scratch, n))
+            result = IO_FAILED;
+    } while (result == IO_DONE && connection->ssl && SSL_pending(connection->ssl) > 0 &&
+             connection->phase != HTTP_ANSWERING);
+    if (result == IO_FAILED) {
+        die(connection);
+        return;
+    }
+    progress(connection);
+    if (result == IO_ENDED && connection->phase != HTTP_DEAD)
+        on_end(connection);
+    /* A client that sends far ahead loses these requests, but not its answer. Its bytes are read,
+     * because a close is only seen behind them. */
+    if (connection->phase == HTTP_ANSWERING &&
+        connection->in.n_bytes >= connection->loop->server->config.max_header_bytes)
+        connection->drops = connection->closes = true;
+}
+
+static void on_readable(struct ev_loop *ev, ev_io *watcher, int events)
+{
+    struct http_connection *connection = watcher->data;
+    (void)ev;
+    (void)events;
+    if (connection->phase != HTTP_HANDSHAKE || shake_hands(connection))
+        read_some(connection);
+    settle(connection);
+}
+
+static void on_writable(struct ev_loop *ev, ev_io *watcher, int events)
+{
+    struct http_connection *connection = watcher->data;
+    (void)events;
+    if (connection->phase == HTTP_HANDSHAKE) {
+        ev_io_stop(ev, watcher);
+        if (shake_hands(connection))
+            read_some(connection);
+    } else if (connection->phase == HTTP_IN_BODY) {
+        flush(connection);
+    } else {
+        progress(connection);
+    }
+    if (connection->phase != HTTP_DEAD && !is_sending(connection))
+        ev_io_stop(ev, watcher);
+    settle(connection);
+}
+
+void http_connection_on_kick(struct http_connection *connection)
+{
+    if (connection->exchange && atomic_load(&connection->exchange->aborted))
+        die(connection);
+    else if (connection->phase == HTTP_ANSWERING && !is_sending(connection))
+        progress(connection);
+    settle(connection);
+}
+
+/* True if the phase has lasted too long. */
+static bool is_late(const struct http_connection *connection, int64_t now_ns)
+{
+    const struct http_server_config *config = &connection->loop->server->config;
+    int64_t age_ms = (now_ns - connection->since_ns) / NS_PER_MS;
+    switch (connection->phase) {
+    case HTTP_IDLE:
+        return age_ms >= (connection->n_requests ? config->idle_ms : config->timeout_ms);
+    case HTTP_ANSWERING: /* who makes the answer also ends a client that does not take it */
+        return connection->exchange->is_over && age_ms >= config->timeout_ms;
+    case HTTP_LINGERS:
+        return age_ms >= HTTP_LINGER_MS;
+    default:
+        return age_ms >= config->timeout_ms;
+    }
+}
+
+void http_connection_sweep(struct http_connection *connection, int64_t now_ns)
+{
+    if (!is_late(connection, now_ns))
+        return;
+    bool in_request = connection->phase == HTTP_IN_BODY || connection->phase == HTTP_IN_HEAD;
+    if (in_request || connection->phase == HTTP_HANDSHAKE)
+        count(connection, HTTP_LIMIT_REQUEST_TIME);
+    if (connection->phase == HTTP_ANSWERING)
+        count(connection, HTTP_LIMIT_ANSWER_TIME);
+    if (in_request && !connection->exchange) {
+        connection->n_scanned = 0;
+        if (!make_exchange(connection))
+            in_request = false;
+    }
+    if (in_request) {
+        connection->phase = HTTP_ANSWERING;
+        http_answer_refuse(connection, 408, "the request took too long");
+        progress(connection);
+    } else {
+        die(connection);
+    }
+    settle(connection);
+}
+
+void http_connection_drain(struct http_connection *connection)
+{
+    connection->closes = true;
+    if (connection->phase == HTTP_IDLE)
+        die(connection);
+    settle(connection);
+}
+
+/* --- begin --- */
+
+static void set_options(int fd)
+{
+    int one = 1, unsent = UNSENT_BYTES;
+    int idle = KEEPALIVE_IDLE_S, every = KEEPALIVE_EVERY_S, n = KEEPALIVE_N;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n, sizeof(n));
+}
+
+void http_connection_create(struct http_loop *loop, const struct http_accepted *accepted)
+{
+    struct http_connection *connection = calloc(1, sizeof(*connection));
+    struct http_server *server = loop->server;
+    int fd = accepted->fd;
+    if (!connection) {
+        close(fd);
+        http_server_forget(server, &accepted->peer);
+        return;
+    }
+    connection->peer = accepted->peer;
+    connection->loop = loop;
+    connection->fd = fd;
+    connection->next = loop->connections;
+    connection->at = &loop->connections;
+    if (connection->next)
+        connection->next->at = &connection->next;
+    loop->connections = connection;
+    ev_io_init(&connection->reader, on_readable, fd, EV_READ);
+    ev_io_init(&connection->writer, on_writable, fd, EV_WRITE);
+    connection->reader.data = connection->writer.data = connection;
+    if (!server->unix_path)
+        set_options(fd);
+    enter(connection, server->tls ? HTTP_HANDSHAKE : HTTP_IDLE);
+    if (server->tls) {
+        pthread_mutex_lock(&server->tls_lock);
+        connection->ssl = http_tls_accept(server->tls, fd);
+        pthread_mutex_unlock(&server->tls_lock);
+        if (!connection->ssl) {
+            http_connection_destroy(connection);
+            return;
+        }
+    }
+    ev_io_start(loop->ev, &connection->reader);
+}

@@ -1,0 +1,155 @@
+/* http_private.h: the structs that http_server.c and http_connection.c share. Private to
+ * proto/http. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <ev.h>
+
+#include "base/hash_map.h"
+#include "proto/http/http_chunks.h"
+#include "proto/http/http_exchange.h"
+#include "proto/http/http_server.h"
+
+struct http_connection;
+struct http_loop;
+struct http_tls;
+struct ssl_st;
+
+struct http_exchange {
+    _Atomic uint32_t n_refs;
+    atomic_bool kicked;              /* in the loop's list of kicks */
+    struct http_exchange *next_kick; /* under the loop's lock */
+    struct http_loop *loop;
+    struct http_connection *connection; /* NULL when the exchange is over; loop's thread */
+    const struct http_exchange_events *events;
+    void *arg;
+    struct http_request *request; /* owned; freed after the handler */
+    char *memory;                 /* owned: the bytes of head and body */
+    char *path;                   /* owned copy whose slashes became NULs, for the segments */
+    bool is_head, is_1_0, keeps_open;
+    bool has_begun, is_over; /* the status, and the last byte, are in the output */
+    bool is_chunked;
+    atomic_bool aborted;
+    struct strbuf headers; /* added by http_exchange_add_header */
+};
+
+/* The argument of `next`. */
+struct http_out {
+    struct http_exchange *exchange;
+    struct strbuf *draft; /* the body's part */
+    bool has_put, finishes;
+};
+
+/* The address of a client. */
+struct http_peer {
+    uint8_t n_bytes; /* 4, 16; 0: a unix socket */
+    uint8_t bytes[16];
+    uint16_t port;
+};
+
+/* A connection on its way to its loop. */
+struct http_accepted {
+    int fd;
+    struct http_peer peer;
+};
+
+enum http_phase {
+    HTTP_HANDSHAKE,
+    HTTP_IDLE, /* no byte of the next request has come */
+    HTTP_IN_HEAD,
+    HTTP_IN_BODY,
+    HTTP_ANSWERING,
+    HTTP_LINGERS, /* the answer is sent; what comes is dropped until the client closes */
+    HTTP_DEAD,    /* freed at the end of the running callback */
+};
+
+struct http_connection {
+    struct http_loop *loop;
+    struct http_connection *next, **at;
+    int fd;
+    struct ssl_st *ssl; /* NULL: plain text */
+    ev_io reader, writer;
+    enum http_phase phase;
+    int64_t since_ns; /* begin of the phase; ANSWERING: when the unsent bytes last moved */
+    struct strbuf in, out;
+    size_t n_scanned; /* see http_head_find_end */
+    size_t n_sent;    /* bytes of `out` that were sent */
+    struct http_chunks chunks;
+    struct strbuf body;
+    struct http_exchange *exchange;
+    uint32_t n_requests;
+    bool closes;    /* no further request after this answer */
+    bool drops;     /* too many bytes came ahead; what follows is dropped */
+    bool has_ended; /* the client has closed its sending half */
+    struct http_peer peer;
+};
+
+/* A loop with its thread. Connections stay on one loop. */
+struct http_loop {
+    struct http_server *server;
+    struct ev_loop *ev;
+    pthread_t thread;
+    bool has_thread, is_watching;
+    ev_async wake;
+    ev_timer sweep;
+    struct http_connection *connections;
+    char *scratch;       /* HTTP_SCRATCH_BYTES for reads */
+    struct strbuf draft; /* output of `next` */
+    pthread_mutex_t lock;
+    struct http_exchange *kicks, **last_kick; /* under the lock, as are the fields below */
+    struct http_accepted *accepted;           /* for this loop; owned */
+    size_t n_accepted, accepted_capacity;
+    bool stops, drains;
+    bool is_closed; /* `ev` is gone: a kick does nothing */
+};
+
+enum { HTTP_SCRATCH_BYTES = 64 << 10, HTTP_SWEEP_MS = 250, HTTP_LINGER_MS = 1000 };
+
+/* Exchanges hold references, because their owners may kick them after the server's end. */
+struct http_server {
+    _Atomic uint32_t n_refs;
+    struct http_server_config config;
+    struct http_tls *tls;
+    struct http_loop *loops;
+    uint32_t n_loops, next_loop;
+    int listen_fd;
+    char *unix_path; /* owned; NULL for TCP */
+    uint16_t port;
+    ev_io acceptor; /* on the first loop */
+    ev_timer pause;
+    pthread_mutex_t tls_lock;
+    pthread_mutex_t peers_lock;
+    struct hash_map peers; /* under its lock: address to its number of connections */
+    _Atomic uint32_t n_connections, n_live;
+};
+
+/* http_connection.c; all on the loop's thread. */
+/* Takes the descriptor. */
+void http_connection_create(struct http_loop *loop, const struct http_accepted *accepted);
+/* Frees the connection; a running exchange is gone. */
+void http_connection_destroy(struct http_connection *connection);
+/* A kick: calls `next` and sends what it put, or cuts an aborted answer off. */
+void http_connection_on_kick(struct http_connection *connection);
+/* Ends the connection if its phase has lasted too long; looks for clients that left. */
+void http_connection_sweep(struct http_connection *connection, int64_t now_ns);
+/* The server drains: no further request after this one. */
+void http_connection_drain(struct http_connection *connection);
+
+/* http_server.c; any thread. */
+void http_server_release(struct http_server *server);
+/* A connection is closed, or could not be made. */
+void http_server_forget(struct http_server *server, const struct http_peer *peer);
+
+/* http_answer.c: writes answers into the connection's output. */
+/* Refuses a request, and lets the connection close. */
+void http_answer_refuse(struct http_connection *connection, unsigned status, const char *why);
+/* Checks a parsed head: route, method, length. True if the request is answered already. */
+bool http_answer_head(struct http_connection *connection);
+/* The request is complete: calls the handler. */
+void http_answer_request(struct http_connection *connection);
+/* Lets `next` write a part of the answer. True if it put something. */
+bool http_answer_next(struct http_connection *connection);
