@@ -42,7 +42,7 @@ version=$("$build/bin/sluice-server" --version | grep -oE '[0-9]+\.[0-9]+\.[0-9]
 [ "$(basename "$package")" = "sluice_${version}_$(dpkg --print-architecture).deb" ] || die "name: $(basename "$package"), version $version"
 [ "$(dpkg-deb -f "$package" Version)" = "$version" ] || die "version"
 depends=$(dpkg-deb -f "$package" Depends)
-for name in libc6 libgrpc29 libprotobuf-c1 libsqlite3-0 libseccomp2 libssl3 libpcre2-8-0 libutf8proc2 libjansson4 libev4 libinih1 libedit2 libmicrohttpd12; do
+for name in libc6 libgrpc29 libprotobuf-c1 libsqlite3-0 libseccomp2 libssl3 libpcre2-8-0 libutf8proc2 libjansson4 libev4 libinih1 libedit2; do
     grep -qE "(^|, )$name( |,|$)" <<<"$depends" || die "no dependency on $name: $depends"
 done
 dpkg-deb -c "$package" | awk '{print $1, $2, $6}' >"$work/contents"

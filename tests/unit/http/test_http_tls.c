@@ -1,0 +1,242 @@
+/* HTTP over TLS: certificates, client certificates, reload, and a client that speaks plain text. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#include "base/error.h"
+#include "proto/http/http_server.h"
+#include "proto/rpc/core/tls.h"
+#include "tests/unit/base/support_cmocka.h"
+
+enum { BIG = 300000, LIFE_S = 3600, WARNING_BYTES = 256, RECEIVE_S = 10 };
+
+static char folder[] = "/tmp/sluice-https-XXXXXX";
+static char cert_path[128], key_path[128];
+
+static void answer(void *arg, struct http_reply *reply)
+{
+    (void)arg;
+    strbuf_add_str(&reply->body, "hello\n");
+}
+
+static void answer_big(void *arg, struct http_reply *reply)
+{
+    (void)arg;
+    for (int i = 0; i < BIG / 10; i++)
+        strbuf_add_str(&reply->body, "0123456789");
+}
+
+static const struct http_route routes[] = {{.path = "/x", .page = answer},
+                                           {.path = "/big", .page = answer_big}};
+
+/* Writes a certificate that signs itself, and its key. */
+static void make_pair(const char *name)
+{
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    X509 *cert = X509_new();
+    assert_non_null(key);
+    assert_non_null(cert);
+    X509_set_version(cert, 2);
+    ASN1_INTEGER_set(X509_get_serialNumber(cert), 1);
+    X509_gmtime_adj(X509_getm_notBefore(cert), -LIFE_S);
+    X509_gmtime_adj(X509_getm_notAfter(cert), LIFE_S);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC,
+                               (const unsigned char *)name, -1, -1, 0);
+    X509_set_issuer_name(cert, X509_get_subject_name(cert));
+    X509_set_pubkey(cert, key);
+    X509_EXTENSION *ca =
+        X509V3_EXT_conf_nid(NULL, NULL, NID_basic_constraints, "critical,CA:TRUE");
+    X509_add_ext(cert, ca, -1);
+    X509_EXTENSION_free(ca);
+    assert_true(X509_sign(cert, key, EVP_sha256()) > 0);
+    FILE *file = fopen(cert_path, "we");
+    assert_non_null(file);
+    PEM_write_X509(file, cert);
+    fclose(file);
+    file = fopen(key_path, "we");
+    assert_non_null(file);
+    fchmod(fileno(file), 0600);
+    PEM_write_PrivateKey(file, key, NULL, NULL, 0, NULL, NULL);
+    fclose(file);
+    X509_free(cert);
+    EVP_PKEY_free(key);
+}
+
+struct fixture {
+    struct rpc_tls *tls;
+    struct http_server *server;
+};
+
+static void start(struct fixture *f, const char *client_ca)
+{
+    struct http_server_config config;
+    struct rpc_tls_config files = {cert_path, key_path, client_ca, true};
+    struct error err;
+    char warning[WARNING_BYTES];
+    assert_int_equal(rpc_tls_create(&files, &f->tls, warning, &err), 0);
+    http_server_config_init(&config);
+    config.listen = "127.0.0.1:0";
+    config.routes = routes;
+    config.n_routes = sizeof(routes) / sizeof(routes[0]);
+    config.timeout_ms = 500;
+    config.tls = f->tls;
+    assert_int_equal(http_server_create(&config, &f->server, &err), 0);
+}
+
+static void stop(struct fixture *f)
+{
+    http_server_destroy(f->server);
+    rpc_tls_destroy(f->tls);
+}
+
+static int dial(const struct fixture *f)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons(http_server_port(f->server)),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct timeval limit = {.tv_sec = RECEIVE_S};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
+/* Sends a request over TLS and reads the answer up to its end. Returns the bytes of the answer; -1
+ * if the handshake or the first read fails. With out_name: the name in the server's certificate. */
+static long fetch(const struct fixture *f, const char *path, bool with_cert, const char *protocols,
+                  char *out_name)
+{
+    static char text[2 * BIG];
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    char request[256];
+    long n = -1;
+    int fd = dial(f);
+    if (with_cert) {
+        assert_int_equal(SSL_CTX_use_certificate_file(context, cert_path, SSL_FILETYPE_PEM), 1);
+        assert_int_equal(SSL_CTX_use_PrivateKey_file(context, key_path, SSL_FILETYPE_PEM), 1);
+    }
+    if (protocols)
+        SSL_CTX_set_alpn_protos(context, (const unsigned char *)protocols,
+                                (unsigned)strlen(protocols));
+    SSL *ssl = SSL_new(context);
+    SSL_set_fd(ssl, fd);
+    snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+             path);
+    size_t n_sent, n_now;
+    if (SSL_connect(ssl) == 1 && SSL_write_ex(ssl, request, strlen(request), &n_sent) == 1) {
+        long total = 0;
+        while (SSL_read_ex(ssl, text + total, sizeof(text) - 1 - (size_t)total, &n_now) == 1)
+            total += (long)n_now;
+        text[total] = '\0';
+        n = total && strncmp(text, "HTTP/1.1 200", 12) == 0 ? total : -1;
+        X509 *cert = SSL_get1_peer_certificate(ssl);
+        if (cert && out_name)
+            X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out_name, 64);
+        X509_free(cert);
+    }
+    ERR_clear_error();
+    SSL_free(ssl);
+    SSL_CTX_free(context);
+    close(fd);
+    return n;
+}
+
+static void test_answers_come_over_tls(void **state)
+{
+    struct fixture f;
+    (void)state;
+    make_pair("one");
+    start(&f, NULL);
+    assert_true(fetch(&f, "/x", false, NULL, NULL) > 0);
+    assert_true(fetch(&f, "/big", false, NULL, NULL) > BIG);
+    assert_true(fetch(&f, "/x", false, "\x08http/1.1", NULL) > 0);
+    assert_true(fetch(&f, "/x", false, "\x02h2\x08http/1.1", NULL) > 0);
+    assert_int_equal(fetch(&f, "/x", false, "\x02h2", NULL), -1);
+    stop(&f);
+}
+
+static void test_a_client_needs_its_certificate(void **state)
+{
+    struct fixture f;
+    (void)state;
+    make_pair("one");
+    start(&f, cert_path);
+    assert_int_equal(fetch(&f, "/x", false, NULL, NULL), -1);
+    assert_true(fetch(&f, "/x", true, NULL, NULL) > 0);
+    stop(&f);
+}
+
+static void test_new_files_serve_new_connections(void **state)
+{
+    struct fixture f;
+    struct error err;
+    char warning[WARNING_BYTES], name[64];
+    (void)state;
+    make_pair("one");
+    start(&f, NULL);
+    assert_true(fetch(&f, "/x", false, NULL, name) > 0);
+    assert_string_equal(name, "one");
+    make_pair("two");
+    assert_int_equal(rpc_tls_reload(f.tls, true, warning, &err), 1);
+    assert_true(fetch(&f, "/x", false, NULL, name) > 0);
+    assert_string_equal(name, "two");
+    stop(&f);
+}
+
+/* Neither plain text nor silence holds a connection, and others are served meanwhile. */
+static void test_a_handshake_that_never_comes_is_ended(void **state)
+{
+    struct fixture f;
+    char byte;
+    (void)state;
+    make_pair("one");
+    start(&f, NULL);
+    int silent = dial(&f), plain = dial(&f);
+    assert_true(send(plain, "GET /x HTTP/1.1\r\n\r\n", 19, MSG_NOSIGNAL) == 19);
+    assert_true(fetch(&f, "/x", false, NULL, NULL) > 0);
+    while (recv(plain, &byte, 1, 0) > 0)
+        continue; /* an alert */
+    assert_true(recv(silent, &byte, 1, 0) <= 0);
+    close(silent);
+    close(plain);
+    stop(&f);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(cert_path, sizeof(cert_path), "%s/cert", folder);
+    snprintf(key_path, sizeof(key_path), "%s/key", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    unlink(cert_path);
+    unlink(key_path);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers_come_over_tls),
+        cmocka_unit_test(test_a_client_needs_its_certificate),
+        cmocka_unit_test(test_new_files_serve_new_connections),
+        cmocka_unit_test(test_a_handshake_that_never_comes_is_ended),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
