@@ -1,6 +1,6 @@
-/* http_chunks.h: decodes a chunked request body (RFC 9112, section 7.1), strictly: CRLF after
- * each size and each chunk, at most 8 hex digits, bounded extensions and trailers, which are
- * dropped. One decoder per body; single-threaded. */
+/* http_chunks.h: decodes a chunked request body (RFC 9112, section 7.1), strictly. CRLF stands
+ * after each size and each chunk, and a size has at most 8 hex digits. Extensions and trailers are
+ * bounded, and dropped. Each body has a decoder of its own. Single-threaded. */
 #pragma once
 
 #include <stddef.h>

@@ -332,7 +332,7 @@ static void progress(struct http_connection *connection)
             goes_on = find_head(connection);
             break;
         case HTTP_IN_BODY:
-            goes_on = take_body(connection);
+            goes_on = connection->exchange && take_body(connection);
             if (!goes_on && connection->phase == HTTP_IN_BODY)
                 flush(connection); /* 100 Continue */
             break;
@@ -447,7 +447,7 @@ static bool is_late(const struct http_connection *connection, int64_t now_ns)
     switch (connection->phase) {
     case HTTP_IDLE:
         return age_ms >= (connection->n_requests ? config->idle_ms : config->timeout_ms);
-    case HTTP_ANSWERING: /* who makes the answer also ends a client that does not take it */
+    case HTTP_ANSWERING: /* `next` has an owner, and that owner ends slow readers */
         return connection->exchange->is_over && age_ms >= config->timeout_ms;
     case HTTP_LINGERS:
         return age_ms >= HTTP_LINGER_MS;

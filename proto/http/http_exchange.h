@@ -1,6 +1,6 @@
 /* http_exchange.h: one request and its answer, as a handler sees them. The handler runs on the
- * loop's thread when the request is complete, and must not block. It answers at once with
- * http_exchange_reply(), or sets events and lets `next` produce the answer later.
+ * loop's thread when the request is complete, and must not block. The handler
+ * answers at once with http_exchange_reply(), or sets events and lets `next` answer later.
  *
  * An exchange is reference counted. Any thread may retain, release, kick and abort it. Every other
  * function and callback belongs to the loop's thread. */

@@ -221,10 +221,14 @@ static unsigned take_header(const struct http_header *header, struct framing *fr
         return take_length(value, head, out_why);
     }
     if (strcmp(name, "transfer-encoding") == 0) {
-        framing->n_codings++;
+        if (framing->n_codings++ > 0)
+            return refuse(400, "Transfer-Encoding is given more than once", out_why);
         head->is_chunked = true;
-        return strcasecmp(value, "chunked") == 0
-                   ? 0
+        if (strcasecmp(value, "chunked") == 0)
+            return 0;
+        /* Nothing may follow the chunks; other codings are not built. */
+        return strncasecmp(value, "chunked", 7) == 0
+                   ? refuse(400, "Transfer-Encoding goes on after chunked", out_why)
                    : refuse(501, "Transfer-Encoding is not chunked", out_why);
     }
     if (strcmp(name, "connection") == 0) {
@@ -248,8 +252,6 @@ static unsigned check_framing(const struct framing *framing, const struct http_h
         return refuse(400, "the request needs exactly one Host", out_why);
     if (framing->n_lengths > 1)
         return refuse(400, "Content-Length is given more than once", out_why);
-    if (framing->n_codings > 1)
-        return refuse(400, "Transfer-Encoding is given more than once", out_why);
     if (framing->n_codings && framing->n_lengths)
         return refuse(400, "Content-Length and Transfer-Encoding exclude each other", out_why);
     if (framing->n_codings && head->is_1_0)

@@ -1,7 +1,8 @@
 /* http_head.h: parses the head of an HTTP/1.1 request (RFC 9112), strictly. A proxy in front of
- * this server could read an ambiguous head as another request. Therefore such a head is refused:
- * a bare CR or LF, a folded header, a space before the colon, a control character, two lengths, a
- * length beside chunks, no Host or two Hosts. Pure functions over the caller's bytes; any thread.
+ * this server could read an ambiguous head as another request. Therefore such a head is refused.
+ * Examples are a bare CR or LF, a folded header, a space before the colon and a control character.
+ * Other examples are two lengths, a length beside chunks, and no Host or two Hosts. Pure functions
+ * over the caller's bytes; any thread.
  */
 #pragma once
 

@@ -1,11 +1,12 @@
 /* http_server.h: a strict HTTP/1.1 server (RFC 9112) on libev, over TCP or unix sockets, with TLS
  * or without. A server has loops of its own, each with a thread, or runs on the caller's loop.
  *
- * Everything that a client can hold is limited: connections (in all and per address), header and
- * body bytes, requests per connection, and time. An ambiguous request is refused and its
- * connection closed, so no second request can hide in it (http_head.h). A client that closes its
- * connection, or only its sending half, while its answer is made has left: the exchange ends at
- * once. */
+ * Everything that a client can hold is limited: connections in all and per address, bytes of
+ * header and body, requests per connection, time. An ambiguous request is refused and its
+ * connection closed, so no second request can hide in it (http_head.h). A client has left if it
+ * closes its connection, or only its sending half, while its answer is made. The exchange ends at
+ * once.
+ */
 #pragma once
 
 #include <stddef.h>
@@ -30,7 +31,7 @@ struct http_route {
     http_page_fn *page; /* GET; NULL: see `handle` */
     void *arg;
     http_handler_fn *handle;
-    unsigned methods; /* of `handle`: HTTP_GET, HTTP_POST or both */
+    unsigned methods; /* that `handle` takes: HTTP_GET, HTTP_POST or both */
 };
 
 /* Reasons for which the server itself refuses or ends something; for counters. */
@@ -57,7 +58,7 @@ struct http_server_config {
     uint32_t timeout_ms;   /* from the first byte of a request, or the accept, to its last byte;
                             * and for an answer to be taken */
     uint32_t idle_ms;      /* between two requests */
-    struct rpc_tls *tls;   /* of TCP; borrowed until destroy. NULL: plain text */
+    struct rpc_tls *tls;   /* for TCP; borrowed until destroy. NULL: plain text */
     enum rpc_share share;  /* sharing of the address with a successor or predecessor */
     /* Optional: checks each request before its body is read, and answers OPTIONS. Returns true if
      * it has replied. */

@@ -12,7 +12,7 @@
 struct http_tls {
     struct rpc_tls *files;
     SSL_CTX *context;
-    uint64_t generation; /* of the files in `context` */
+    uint64_t generation; /* generation of the files in `context` */
 };
 
 static const unsigned char http_1_1[] = "\x08http/1.1";

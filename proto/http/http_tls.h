@@ -13,5 +13,5 @@ int http_tls_create(struct rpc_tls *files, struct http_tls **out_tls, struct err
 void http_tls_destroy(struct http_tls *tls); /* NULL is accepted */
 
 /* Returns a new SSL for an accepted socket, with the files as they are now. NULL if memory is
- * exhausted. One thread at a time. */
+ * exhausted. Threads must take turns. */
 struct ssl_st *http_tls_accept(struct http_tls *tls, int fd);

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_HEAD = 4096, MAX_BODY = 4096 };
 
-/* What a connection's bytes came to. */
+/* The requests that were read from a connection's bytes. */
 struct outcome {
     unsigned n_requests, status; /* status of the refusal; 0: more bytes are needed */
     struct strbuf seen;          /* paths, lengths and bodies */
@@ -67,7 +67,8 @@ static size_t read_request(const char *bytes, size_t n, size_t step, struct outc
     unsigned status = 0;
     while (!status && at < n) {
         size_t used = 0;
-        status = http_chunks_decode(&chunks, bytes + at, n - at < step ? n - at : step, &used, &body);
+        status =
+            http_chunks_decode(&chunks, bytes + at, n - at < step ? n - at : step, &used, &body);
         at += used;
     }
     if (!strbuf_failed(&body) && status != 400)

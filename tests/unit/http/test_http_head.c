@@ -1,5 +1,5 @@
-/* The parser of heads alone: what it takes, what it refuses, and that no split of the bytes changes
- * the result. */
+/* The parser of heads alone: heads that it takes, heads that it refuses, and splits of the bytes.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,6 +81,7 @@ static void test_each_breach_of_the_grammar_is_refused(void **state)
         {GET HOST "Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", 400},
         {GET HOST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
         {GET HOST "Transfer-Encoding: gzip, chunked\r\n\r\n", 501},
+        {GET HOST "Transfer-Encoding: chunked, chunked\r\n\r\n", 400},
         {"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
         {GET HOST "Expect: 200-ok\r\n\r\n", 417},
     };

@@ -384,7 +384,7 @@ static void test_without_descriptors_it_waits_and_then_serves(void **state)
     double cpu_ms =
         (double)(ended.tv_sec - began.tv_sec) * 1e3 + (double)(ended.tv_nsec - began.tv_nsec) / 1e6;
     assert_int_equal(status_of(answer), 200);
-    if (cpu_ms > PAUSE_MS / 4)
+    if (cpu_ms > PAUSE_MS / 4.)
         fail_msg("%.0f ms of CPU in %d ms", cpu_ms, PAUSE_MS);
 }
 

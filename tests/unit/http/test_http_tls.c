@@ -55,8 +55,7 @@ static void make_pair(const char *name)
                                (const unsigned char *)name, -1, -1, 0);
     X509_set_issuer_name(cert, X509_get_subject_name(cert));
     X509_set_pubkey(cert, key);
-    X509_EXTENSION *ca =
-        X509V3_EXT_conf_nid(NULL, NULL, NID_basic_constraints, "critical,CA:TRUE");
+    X509_EXTENSION *ca = X509V3_EXT_conf_nid(NULL, NULL, NID_basic_constraints, "critical,CA:TRUE");
     X509_add_ext(cert, ca, -1);
     X509_EXTENSION_free(ca);
     assert_true(X509_sign(cert, key, EVP_sha256()) > 0);
