@@ -3,7 +3,7 @@
 # ${XDG_CACHE_HOME:-~/.cache}/sluice/golden-venv (some 7 GB because of torch). A run takes a few minutes.
 #
 #     regen.sh               everything but the arithmetic table
-#     regen.sh NAME ...      make_NAME.py only: templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts sampler
+#     regen.sh NAME ...      make_NAME.py only: templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts ollama sampler
 #     regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
 #     regen.sh --tokenizers PROGRAM   compares tokenizer_ids with the reference tokenizers on 2,000 strings each
 #     regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
@@ -48,7 +48,7 @@ fi
 if [[ ${1:-} == arithmetic ]]; then
     exec "$python" arithmetic.py
 fi
-for name in "${@:-templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts sampler}"; do
+for name in "${@:-templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts ollama sampler}"; do
     for one in $name; do
         echo "== $one"
         "$python" "make_$one.py"

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -362,6 +363,45 @@ static void test_alibi_slopes(void **state)
     assert_true(f[0] == 1.0F / 256);
 }
 
+/* The models of 27B have 46 and 62 layers, and take hidden / heads in place of the head's width.
+ * Here the models of 2 and 6 layers of the goldens do. */
+static void test_attn_scale_follows_from_the_number_of_layers(void **state)
+{
+    static const struct {
+        const char *golden;
+        const struct arch *arch;
+        uint32_t own_layers, n_layers;
+        double hidden_per_head;
+    } cases[] = {
+        {"gemma2.gguf", &arch_gemma2, 46, 2, 6},
+        {"gemma3.gguf", &arch_gemma3, 62, 6, 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct checkpoint *ckpt = NULL;
+        struct error err = {0};
+        struct arch_source source;
+        struct model_shape shape;
+        char path[512];
+        snprintf(path, sizeof(path), SLUICE_SOURCE_DIR "/tests/golden/tiny/%s", cases[i].golden);
+        assert_int_equal(checkpoint_open(path, &ckpt, &err), 0);
+        assert_true(arch_source_init(&source, &cases[i].arch->sources[0]));
+        struct arch_param *row = (struct arch_param *)(uintptr_t)arch_find_param(
+            &source, ARCH_PARAM_ATTN_SCALE_LAYERS, 0);
+        assert_true(row->fallback == cases[i].own_layers);
+        const char *prefix = i ? "gemma3." : "gemma2.";
+        assert_int_equal(shape_read(ckpt, cases[i].arch, &source, prefix, &shape, &err), 0);
+        assert_true(shape.attn_scale == 0); /* 1/√k_dim */
+        shape_fini(&shape);
+        row->fallback = cases[i].n_layers;
+        assert_int_equal(shape_read(ckpt, cases[i].arch, &source, prefix, &shape, &err), 0);
+        assert_true(fabs((double)shape.attn_scale - 1 / sqrt(cases[i].hidden_per_head)) < 1e-6);
+        shape_fini(&shape);
+        arch_source_fini(&source);
+        checkpoint_close(ckpt);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +414,7 @@ int main(void)
         cmocka_unit_test(test_rope_attn_factor_counts_in_every_scaling),
         cmocka_unit_test(test_alibi_slopes),
         cmocka_unit_test(test_slots_have_names_of_their_own),
+        cmocka_unit_test(test_attn_scale_follows_from_the_number_of_layers),
         cmocka_unit_test(test_ignored_names_begin_with_a_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
