@@ -51,6 +51,8 @@ fi
 for name in "${@:-templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts ollama sampler}"; do
     for one in $name; do
         echo "== $one"
-        "$python" "make_$one.py"
+        script=make_$one.py
+        [[ -f $script ]] || script=dialects/$script
+        "$python" "$script"
     done
 done

@@ -29,7 +29,7 @@ static struct golden_model {
     const struct arch_source *source;
     struct observation expected;
     bool has_expected, is_edited;
-    struct test_folder folder; /* of an edited golden */
+    struct test_folder folder; /* if is_edited */
 } goldens[MAX_GOLDENS];
 static uint32_t n_goldens, n_mutations;
 

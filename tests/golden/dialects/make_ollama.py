@@ -1,5 +1,5 @@
-"""Writes copies of GGUF goldens in the dialect of Ollama: other names of keys and tensors, and keys that are left out. The
-weights are those of the copied file.
+"""Writes copies of GGUF goldens in the dialect of Ollama. Some keys and tensors have other names, and some keys are left out.
+The weights are those of the copied file.
 
     tiny/gpt_oss_ollama.gguf   the logits are those of gpt_oss.gguf
     tiny/gemma3_ollama.gguf    without an epsilon, which is then 1e-6; other logits than those of gemma3.gguf"""
@@ -8,7 +8,7 @@ import pathlib
 
 import gguf
 
-TINY = pathlib.Path(__file__).parent / "tiny"
+TINY = pathlib.Path(__file__).parents[1] / "tiny"
 
 COPIES = {
     "gpt_oss": dict(
