@@ -18,6 +18,7 @@ enum { PATH_BYTES = 4096, HASH_CHUNK_BYTES = 64 * 1024, MOST_NAMED_FILES = 4 };
 
 static const char config_name[] = "config.json";
 static const char generation_name[] = "generation_config.json";
+static const char snapshots_name[] = "snapshots";
 static const char templates_name[] = "additional_chat_templates";
 
 /* Files for the readers of tokenizers and templates, in the order of the digest. */
@@ -261,6 +262,27 @@ static bool has_gguf(const struct folder *folder)
     return n != 0;
 }
 
+/* Fills *err for a repository in the Hub's cache, which holds a folder per snapshot. */
+static void name_snapshots(const char *path, const struct checkpoint *ckpt, struct error *err)
+{
+    char place[PATH_BYTES], text[ESCAPE_MAX_BYTES];
+    struct folder folder = {0};
+    struct strbuf names = {0};
+    struct error ignored;
+    if ((size_t)snprintf(place, sizeof(place), "%s/%s", path, snapshots_name) < sizeof(place))
+        (void)folder_list(place, &folder, &ignored); /* no names without access */
+    for (size_t i = 0; i < folder.n_names && i < MOST_NAMED_FILES; i++)
+        strbuf_printf(&names, "%s%s/%s", i ? ", " : "", snapshots_name,
+                      escape_text(folder.names[i], strlen(folder.names[i]), text));
+    error_set(
+        err, STATUS_INVALID_ARGUMENT,
+        "%s is a repository of the Hub's cache; give the folder of a snapshot below %s/%s%s%s%s",
+        ckpt->name, snapshots_name, names.n_bytes ? " (" : "", strbuf_str(&names),
+        folder.n_names > MOST_NAMED_FILES ? ", ..." : "", names.n_bytes ? ")" : "");
+    strbuf_fini(&names);
+    folder_fini(&folder);
+}
+
 /* A folder without the files of a Hugging Face model. */
 static int open_other(const char *path, const struct folder *folder, struct checkpoint *ckpt,
                       struct error *err)
@@ -277,6 +299,8 @@ static int open_other(const char *path, const struct folder *folder, struct chec
             error_set(err, STATUS_INVALID_ARGUMENT,
                       "%s is a folder with %zu GGUF models (%s%s); give the path of one of them",
                       ckpt->name, n, strbuf_str(&names), n > MOST_NAMED_FILES ? ", ..." : "");
+        else if (folder_has(folder, snapshots_name))
+            name_snapshots(path, ckpt, err);
         else if (folder_has(folder, "adapter_config.json"))
             error_set(err, STATUS_INVALID_ARGUMENT,
                       "%s is the folder of an adapter; give the folder of the model itself",

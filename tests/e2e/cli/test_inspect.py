@@ -135,12 +135,11 @@ def test_recommended_sampling_is_shown(folder):
     assert names(inspect(path).stdout, "0.6", "20", "0.95")
 
 
-def test_a_context_that_is_cut_is_said(folder):
-    """A model that the engine serves with less context than its files name looked like a model of that context."""
-    found = facts(folder("phi3_long"))
-    info = found["info"]
-    assert info["trained_context_length"] == 256
-    assert bool(found["context_limit"]) == (info["context_length"] < info["trained_context_length"])
+def test_the_limit_of_the_context_is_named(folder):
+    for name, context, limit in (("phi3_long", 256, "longrope"), ("qwen3", 200, "files"), ("gpt2", 200, "position")):
+        found = facts(folder(name))
+        assert found["info"]["trained_context_length"] == found["info"]["context_length"] == context, name
+        assert names(found["context_limit"], limit), found["context_limit"]
 
 
 def test_shards_a_hub_cache_and_a_folder_of_a_gguf_file(folder, tmp_path):
@@ -150,6 +149,8 @@ def test_shards_a_hub_cache_and_a_folder_of_a_gguf_file(folder, tmp_path):
     assert shards["n_files"] > whole["n_files"] and shards["layers"] == whole["layers"]
     cached = facts(hub(path, tmp_path))
     assert cached["info"]["display_name"] == "Org/Tiny-Qwen3" and cached["info"]["weights_digest"] == whole["info"]["weights_digest"]
+    repository = hub(path, tmp_path / "again").parent.parent
+    assert names(refusal(repository)["message"], repository.name, "snapshots/0a1b")
     (tmp_path / "one").mkdir()
     shutil.copy(TINY / "q8_0.gguf", tmp_path / "one")
     assert facts(tmp_path / "one")["info"]["format"] == "gguf"
