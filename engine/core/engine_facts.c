@@ -1,5 +1,6 @@
 #include "engine/engine_facts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,6 +201,26 @@ static void add_experts(struct survey *s)
         .renormalised = e->renormalise,
         .scale = (double)e->scale,
     };
+}
+
+/* Writes what limits the context. */
+static int add_limit(struct survey *s)
+{
+    const struct model_shape *shape = &s->model->shape;
+    char text[MAX_NAME] = "the files name no more";
+    for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++) {
+        const struct rope_set *set = &shape->ropes[i];
+        bool stretches = set->scaling != ROPE_SCALING_NONE && set->scaling != ROPE_SCALING_DYNAMIC;
+        if (set->n_rot && stretches && set->original_context < shape->context_tokens)
+            snprintf(text, sizeof(text), "rope scaling %s stretches %.0f tokens so far",
+                     scaling_word(set->scaling), set->original_context);
+    }
+    if (model_tensor(s->model, ARCH_POSITION_EMBD, 0, 0))
+        snprintf(text, sizeof(text), "the position embedding has no more rows");
+    if (shape->context_tokens < shape->trained_tokens)
+        snprintf(text, sizeof(text), "the engine serves no more of this model");
+    s->facts->context_limit = arena_strndup(&s->facts->arena, text, strlen(text));
+    return s->facts->context_limit ? 0 : out_of_memory(s);
 }
 
 /* --- tensors --- */
@@ -424,15 +445,14 @@ static int survey(struct survey *s)
     facts->norm = s->model->arch->norm == ARCH_NORM_RMS ? "rms" : "layer";
     facts->residual = shape->residual == ARCH_RESIDUAL_PARALLEL ? "parallel" : "sequential";
     facts->tied_output = s->model->tied_output;
-    facts->context_limit = facts->model.context_tokens < facts->model.trained_tokens
-                               ? "the engine serves no more of this model"
-                               : "";
     s->ignored = arena_calloc(&facts->arena, MOST_IGNORED, sizeof(*s->ignored));
     if (!s->ignored)
         return out_of_memory(s);
     facts->ignored = s->ignored;
     add_experts(s);
-    int rc = add_layers(s);
+    int rc = add_limit(s);
+    if (!rc)
+        rc = add_layers(s);
     if (!rc)
         rc = add_ropes(s);
     if (!rc)

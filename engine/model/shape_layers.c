@@ -175,7 +175,7 @@ static int apply_names(struct shape_reader *r, const struct arch_pattern *p,
 static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
                          struct model_shape *s)
 {
-    struct checkpoint_array array;
+    struct checkpoint_array array = {0};
     if (p->form <= ARCH_PATTERN_AFTER)
         return apply_number(r, p, s);
     if (shape_reader_find(r, p->key) == (p->form == ARCH_PATTERN_WITHOUT))

@@ -194,10 +194,11 @@ static void print_context(const Sluice__V1__Inspection *in)
         return;
     print_label("context");
     if (in->info->context_length < in->info->trained_context_length)
-        printf("served up to %" PRIu32 " of %" PRIu32 " tokens: %s\n", in->info->context_length,
-               in->info->trained_context_length, in->context_limit);
+        printf("served up to %" PRIu32 " of %" PRIu32 " tokens", in->info->context_length,
+               in->info->trained_context_length);
     else
-        printf("%" PRIu32 " tokens\n", in->info->context_length);
+        printf("%" PRIu32 " tokens", in->info->context_length);
+    printf("%s%s\n", in->context_limit[0] ? ": " : "", in->context_limit);
 }
 
 /* --- texts --- */
