@@ -1,11 +1,10 @@
 /* http_server.h: a strict HTTP/1.1 server (RFC 9112) on libev, over TCP or unix sockets, with TLS
  * or without. A server has loops of its own, each with a thread, or runs on the caller's loop.
  *
- * Everything that a client can hold is limited: connections, bytes, requests per
- * connection, and time. An ambiguous request is refused and its
- * connection closed, so no second request can hide in it (http_head.h). A client has left if it
- * closes its connection, or only its sending half, while its answer is made. The exchange ends at
- * once.
+ * Everything that a client can hold is limited: connections, bytes, requests per connection, and
+ * time. An ambiguous request is refused and its connection closed, so no second request can hide
+ * in it (http_head.h). A client has left if it closes its connection, or only its sending half,
+ * while its answer is made. The exchange ends at once.
  */
 #pragma once
 
