@@ -444,22 +444,23 @@ static bool has_keys(struct access *access)
     return has;
 }
 
-static int authorize_key(struct access *access, struct rpc_call *call, struct error *err)
+static int identify_by_key(struct access *access, const struct access_peer *caller,
+                           struct access_identity *out, struct error *err)
 {
-    size_t n_bytes = 0;
-    const char *value = rpc_call_metadata(call, "authorization", &n_bytes);
-    const char *key = bearer(value);
+    const char *key = caller->authorization ? bearer(caller->authorization) : caller->api_key;
     struct api_key_owner owner = {NULL, ROLE_NONE};
-    if (rpc_call_n_metadata(call, "authorization") != 1)
+    if (caller->sends_many)
         return refuse(access, ACCESS_KEY_INVALID, "authorization: given more than once", err);
     if (!key)
         return refuse(access, ACCESS_KEY_INVALID, "authorization: must be `Bearer KEY`", err);
-    size_t n_key = n_bytes - (size_t)(key - value);
+    size_t n_key = caller->authorization
+                       ? caller->n_authorization - (size_t)(key - caller->authorization)
+                       : strlen(key);
     pthread_rwlock_rdlock(&access->keys_lock);
     enum api_key_verdict verdict = look_up(access, key, n_key, &owner);
     if (verdict == API_KEY_GOOD) {
-        rpc_call_set_tenant(call, owner.tenant);
-        rpc_call_set_role(call, owner.role);
+        snprintf(out->tenant, sizeof(out->tenant), "%s", owner.tenant);
+        out->role = owner.role;
     }
     pthread_rwlock_unlock(&access->keys_lock);
     if (verdict == API_KEY_UNKNOWN)
@@ -486,12 +487,17 @@ static int deny_without_role(struct access *access, const char *who, struct erro
 }
 
 /* Returns 0 and sets a tenant, or NOT_FOUND (no certificate), or refuses. */
-static int authorize_certificate(struct access *access, struct rpc_call *call, struct error *err)
+static int identify_by_certificate(struct access *access, const struct access_peer *caller,
+                                   struct access_identity *out, struct error *err)
 {
-    char tenant[RPC_MAX_TENANT + 1];
     size_t n_prefix = sizeof(certificate_prefix) - 1;
-    memcpy(tenant, certificate_prefix, n_prefix);
-    int rc = rpc_call_peer_name(call, tenant + n_prefix, sizeof(tenant) - n_prefix);
+    if (!caller->certificate_name)
+        return STATUS_NOT_FOUND;
+    memcpy(out->tenant, certificate_prefix, n_prefix);
+    int rc = caller->certificate_name(caller->peer, out->tenant + n_prefix,
+                                      sizeof(out->tenant) - n_prefix);
+    if (rc == STATUS_NOT_FOUND)
+        out->tenant[0] = '\0';
     if (rc == STATUS_NOT_FOUND)
         return rc;
     if (rc)
@@ -499,30 +505,58 @@ static int authorize_certificate(struct access *access, struct rpc_call *call, s
                       "client certificate: the name must have 1 to 124 printable ASCII characters "
                       "without spaces",
                       err);
-    enum role role = access->management ? role_by_line(access, tenant) : ROLE_INFERENCE;
-    if (role == ROLE_NONE)
-        role = access->client_role;
-    if (role == ROLE_NONE)
-        return deny_without_role(access, tenant, err);
-    rpc_call_set_role(call, role);
-    return rpc_call_set_tenant(call, tenant);
+    out->role = access->management ? role_by_line(access, out->tenant) : ROLE_INFERENCE;
+    if (out->role == ROLE_NONE)
+        out->role = access->client_role;
+    return out->role == ROLE_NONE ? deny_without_role(access, out->tenant, err) : 0;
 }
 
 /* The unix socket of management: the kernel identifies the user. */
-static int authorize_user(struct access *access, struct rpc_call *call, struct error *err)
+static int identify_by_user(struct access *access, const struct access_peer *caller,
+                            struct access_identity *out, struct error *err)
 {
     uint32_t uid;
-    char who[24];
-    if (!rpc_call_peer_uid(call, &uid))
+    if (!caller->user || !caller->user(caller->peer, &uid))
         return deny(access, ACCESS_PEER_UNKNOWN,
                     "the system does not identify the user at the other end of the socket", err);
-    snprintf(who, sizeof(who), "uid:%u", uid);
-    enum role role =
-        uid == 0 || uid == (uint32_t)geteuid() ? ROLE_ADMIN : role_by_line(access, who);
-    if (role == ROLE_NONE)
-        return deny_without_role(access, who, err);
-    rpc_call_set_role(call, role);
-    return rpc_call_set_tenant(call, who);
+    snprintf(out->tenant, sizeof(out->tenant), "uid:%u", uid);
+    out->role =
+        uid == 0 || uid == (uint32_t)geteuid() ? ROLE_ADMIN : role_by_line(access, out->tenant);
+    return out->role == ROLE_NONE ? deny_without_role(access, out->tenant, err) : 0;
+}
+
+int access_identify(struct access *access, const struct access_peer *caller,
+                    struct access_identity *out_identity, struct error *err)
+{
+    *out_identity = (struct access_identity){.role = ROLE_NONE};
+    if ((caller->authorization || caller->api_key) && has_keys(access))
+        return identify_by_key(access, caller, out_identity, err);
+    if (access->tls) {
+        int rc = identify_by_certificate(access, caller, out_identity, err);
+        if (rc != STATUS_NOT_FOUND)
+            return rc;
+    }
+    if (access->management && caller->is_local)
+        return identify_by_user(access, caller, out_identity, err);
+    if (!access->management && (!access->keys_path || caller->is_local))
+        return 0;
+    return refuse(access, ACCESS_KEY_MISSING,
+                  access->management && !has_keys(access)
+                      ? "management over TCP needs a client certificate"
+                      : "authorization: send an API key as `Bearer KEY`",
+                  err);
+}
+
+/* --- a call of gRPC --- */
+
+static int certificate_of_call(const void *peer, char *out_name, size_t n_out)
+{
+    return rpc_call_peer_name(peer, out_name, n_out);
+}
+
+static bool user_of_call(const void *peer, uint32_t *out_uid)
+{
+    return rpc_call_peer_uid(peer, out_uid);
 }
 
 bool access_is_open(const struct rpc_call *call)
@@ -532,26 +566,21 @@ bool access_is_open(const struct rpc_call *call)
 
 int access_authorize(void *context, struct rpc_call *call, struct error *err)
 {
-    struct access *access = context;
-    bool local = strncmp(rpc_call_peer(call), "unix:", 5) == 0;
+    struct access_peer caller = {.sends_many = rpc_call_n_metadata(call, "authorization") > 1,
+                                 .is_local = strncmp(rpc_call_peer(call), "unix:", 5) == 0,
+                                 .certificate_name = certificate_of_call,
+                                 .user = user_of_call,
+                                 .peer = call};
+    struct access_identity identity;
     if (access_is_open(call))
         return 0;
-    if (rpc_call_metadata(call, "authorization", NULL) && has_keys(access))
-        return authorize_key(access, call, err);
-    if (access->tls) {
-        int rc = authorize_certificate(access, call, err);
-        if (rc != STATUS_NOT_FOUND)
-            return rc;
-    }
-    if (access->management && local)
-        return authorize_user(access, call, err);
-    if (!access->management && (!access->keys_path || local))
-        return 0;
-    return refuse(access, ACCESS_KEY_MISSING,
-                  access->management && !has_keys(access)
-                      ? "management over TCP needs a client certificate"
-                      : "authorization: send an API key as `Bearer KEY`",
-                  err);
+    caller.authorization = rpc_call_metadata(call, "authorization", &caller.n_authorization);
+    int rc = access_identify(context, &caller, &identity, err);
+    if (rc == 0 && identity.tenant[0])
+        rc = rpc_call_set_tenant(call, identity.tenant);
+    if (rc == 0)
+        rpc_call_set_role(call, identity.role);
+    return rc;
 }
 
 void access_get_stats(struct access *access, struct access_stats *out_stats)

@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/access/role.h"
 #include "base/reason.h"
 
 struct access;
@@ -53,10 +54,34 @@ void access_set_stored_keys(struct access *access, struct api_keys *keys);
 /* NULL without TLS; borrowed until destroy. */
 struct rpc_tls *access_tls(const struct access *access);
 
-/* rpc_server_config.authorize: sets the call's tenant and role, or refuses. UNAUTHENTICATED:
- * API_KEY_MISSING, API_KEY_INVALID, API_KEY_EXPIRED or CERTIFICATE_NAME. PERMISSION_DENIED:
- * ROLE_REQUIRED (a key for the other side), NO_ROLE (a certificate or user without a line) or
- * PEER_UNKNOWN. The health service is open to all callers. */
+/* A caller, whichever protocol it speaks. Texts are borrowed. */
+struct access_peer {
+    const char *authorization; /* "Bearer KEY"; NULL: not sent */
+    size_t n_authorization;    /* bytes */
+    const char *api_key;       /* HTTP's x-api-key, NUL-terminated; NULL: not sent */
+    bool sends_many;           /* a header of these was sent more than once, or both were */
+    bool is_local;             /* over a unix socket */
+    /* Copies the name in the verified certificate, as rpc_call_peer_name. NULL: no certificate. */
+    int (*certificate_name)(const void *peer, char *out_name, size_t n_out);
+    /* The user behind a unix socket, from the kernel; false if unknown. */
+    bool (*user)(const void *peer, uint32_t *out_uid);
+    const void *peer;
+};
+
+enum { ACCESS_MAX_TENANT = 128 };
+
+struct access_identity {
+    char tenant[ACCESS_MAX_TENANT + 1]; /* empty: anonymous */
+    enum role role;
+};
+
+/* Identifies a caller, or refuses. UNAUTHENTICATED: API_KEY_MISSING, API_KEY_INVALID,
+ * API_KEY_EXPIRED or CERTIFICATE_NAME. PERMISSION_DENIED: ROLE_REQUIRED (a key for the other
+ * side), NO_ROLE (a certificate or user without a line) or PEER_UNKNOWN. */
+int access_identify(struct access *access, const struct access_peer *caller,
+                    struct access_identity *out_identity, struct error *err);
+/* rpc_server_config.authorize: sets the call's tenant and role, or refuses as access_identify. The
+ * health service is open to all callers. */
 int access_authorize(void *access, struct rpc_call *call, struct error *err);
 
 /* True for a call of the health service, which is open to all callers. */
