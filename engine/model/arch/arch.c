@@ -337,13 +337,23 @@ static bool has_param(const struct arch_source *source, enum arch_param_id id)
     return arch_find_param(source, id, 0) != NULL;
 }
 
+/* True if the source, or the table's source of another format, has norms of heads. */
+static bool has_head_norms(const struct arch *arch, const struct arch_source *source)
+{
+    bool found =
+        arch_find_tensor(source, ARCH_ATTN_Q_NORM) || arch_find_tensor(source, ARCH_ATTN_K_NORM);
+    for (uint32_t i = 0; !found && i < arch->n_sources; i++)
+        found = arch_find_tensor(&arch->sources[i], ARCH_ATTN_Q_NORM) != NULL;
+    return found;
+}
+
 /* Values that nothing reads must be 0. */
-static bool mixer_is_sound(const struct arch_mixer *m, const struct arch_source *source)
+static bool mixer_is_sound(const struct arch *arch, const struct arch_mixer *m,
+                           const struct arch_source *source)
 {
     bool attends = m->mixing == ARCH_MIXING_ATTENTION;
     bool bare = m->head_norms == ARCH_HEAD_NORMS_BARE;
-    bool weights =
-        arch_find_tensor(source, ARCH_ATTN_Q_NORM) || arch_find_tensor(source, ARCH_ATTN_K_NORM);
+    bool weights = has_head_norms(arch, source);
     if (!m->name || (unsigned)m->mixing > ARCH_MIXING_NONE ||
         (unsigned)m->reach > ARCH_REACH_CHUNK || (unsigned)m->head_norm > ARCH_NORM_LAYER ||
         (unsigned)m->head_norm_scope > ARCH_SCOPE_WHOLE ||
@@ -401,7 +411,8 @@ static bool kinds_are_sound(const struct arch *arch, const struct arch_source *s
         arch->n_ffns > ARCH_MAX_FFNS)
         return false;
     for (uint32_t i = 0; i < arch->n_mixers; i++) {
-        if (!mixer_is_sound(&arch->mixers[i], source) || !can_choose(source, ARCH_PART_MIXER, i))
+        if (!mixer_is_sound(arch, &arch->mixers[i], source) ||
+            !can_choose(source, ARCH_PART_MIXER, i))
             return false;
         has_rope |= arch->mixers[i].rope != ARCH_NO_ROPE;
     }

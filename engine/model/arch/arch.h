@@ -484,8 +484,8 @@ extern const struct arch_source arch_base_gguf, arch_base_hf;
 /* The rows of GPT-2 and BLOOM in GGUF: layer norms, biases everywhere, a plain FFN, joined Q, K and
  * V, no rope. */
 extern const struct arch_source arch_base_gpt_gguf;
-/* The keys of config.json that no architecture needs. */
-extern const struct arch_source arch_base_hf_keys;
+/* The numbers that every GGUF file has, and the keys of config.json that no architecture needs. */
+extern const struct arch_source arch_base_gguf_keys, arch_base_hf_keys;
 /* experts/arch_experts.c: the same with experts in place of the FFN */
 extern const struct arch_source arch_experts_gguf, arch_experts_hf;
 /* The same with the names of Mixtral, and with the patterns of Qwen. */

@@ -44,7 +44,7 @@ static const struct arch_fixed_key gguf_keys[] = {
     ARCH_ONE_VALUE("attention.causal", 1),
 };
 
-static const struct arch_source base_gguf_keys = {
+const struct arch_source arch_base_gguf_keys = {
     .format = "gguf",
     .params = gguf_key_params,
     .fixed_keys = gguf_keys,
@@ -72,7 +72,7 @@ static const struct arch_fixed_key gguf_fixed_keys[] = {
 };
 
 const struct arch_source arch_base_gguf = {
-    .base = &base_gguf_keys,
+    .base = &arch_base_gguf_keys,
     .format = "gguf",
     .params = gguf_params,
     .fixed_keys = gguf_fixed_keys,
@@ -112,7 +112,7 @@ static const struct arch_param gpt_gguf_params[] = {
 };
 
 const struct arch_source arch_base_gpt_gguf = {
-    .base = &base_gguf_keys,
+    .base = &arch_base_gguf_keys,
     .format = "gguf",
     .params = gpt_gguf_params,
     .tensors = gpt_gguf_tensors,

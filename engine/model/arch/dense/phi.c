@@ -19,10 +19,6 @@ static const struct arch_tensor phi2_gguf_tensors[] = {
     {ARCH_OUTPUT_BIAS, true, "output.bias", ARCH_TRANSFORM_NONE},
     {ARCH_OUTPUT_NORM_BIAS, true, "output_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_ATTN_NORM_BIAS, true, "blk.%u.attn_norm.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_Q_NORM, false, "blk.%u.attn_q_norm.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_Q_NORM_BIAS, false, "blk.%u.attn_q_norm.bias", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_K_NORM, false, "blk.%u.attn_k_norm.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_K_NORM_BIAS, false, "blk.%u.attn_k_norm.bias", ARCH_TRANSFORM_NONE},
     {ARCH_FFN_NORM, false, NULL, ARCH_TRANSFORM_NONE},
 };
 

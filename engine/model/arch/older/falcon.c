@@ -73,7 +73,6 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_HEADS, "num_attention_heads|n_head", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_NORM_EPS, "layer_norm_epsilon", ARCH_ABSENT_FALLBACK, 1e-5, 0},
-    {ARCH_PARAM_PARALLEL, "parallel_attn", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ACTIVATION, "activation", ARCH_ABSENT_DERIVE, 0, 0},
 };
 
@@ -124,6 +123,7 @@ static const struct arch_variant falcon_gguf_variants[] = {
 
 static const struct arch_param falcon_hf_params[] = {
     {ARCH_PARAM_KV_HEADS, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_PARALLEL, "parallel_attn", ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 static const struct arch_fixed_key falcon_hf_fixed_keys[] = {
@@ -197,7 +197,6 @@ static const struct arch_tensor falcon_40b_hf_tensors[] = {
 
 static const struct arch_param falcon_40b_hf_params[] = {
     {ARCH_PARAM_KV_HEADS, "num_kv_heads|n_head_kv", ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_PARALLEL, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 static const struct arch_fixed_key falcon_40b_hf_fixed_keys[] = {
@@ -245,7 +244,7 @@ const struct arch arch_falcon_40b = {
 /* --- RW: the biases of ALiBi are scaled as the scores are --- */
 
 static const struct arch_param falcon_rw_params[] = {
-    {ARCH_PARAM_KV_HEADS, NULL, ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_PARALLEL, "parallel_attn", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ALIBI_BIAS, NULL, ARCH_ABSENT_FALLBACK, 8, 0},
     {ARCH_PARAM_ALIBI_SCALE, NULL, ARCH_ABSENT_DERIVE, 0, 0},
 };

@@ -18,19 +18,11 @@ static const struct arch_tensor gguf_tensors[] = {
 };
 
 static const struct arch_param gguf_params[] = {
-    {ARCH_PARAM_LAYERS, "block_count", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_CONTEXT, "context_length", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_HIDDEN, "embedding_length", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_FFN, "feed_forward_length", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_HEADS, "attention.head_count", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_KV_HEADS, "attention.head_count_kv", ARCH_ABSENT_DERIVE, 0, 0},
-    {ARCH_PARAM_VOCAB, "vocab_size", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_NORM_EPS, "attention.layer_norm_epsilon", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_ALIBI_BIAS, "attention.max_alibi_bias", ARCH_ABSENT_REFUSE, 0, 0},
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
-    ARCH_ONE_VALUE("attention.causal", 1),
     ARCH_ONE_VALUE("attention.clamp_kqv", 0),
 };
 
@@ -100,6 +92,7 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
 
 static const struct arch_source sources[] = {
     {
+        .base = &arch_base_gguf_keys,
         .format = "gguf",
         .aliases = "mpt",
         .rope_style = ROPE_NONE,

@@ -89,7 +89,6 @@ static const struct change other_values[] = {
      "\"full_attention\", \"sliding_attention\", \"full_attention\"", UNBUILT,
      "layer_types|sliding_attention"},
     {"gptj", ALSO("\"rotary\": false"), UNBUILT, "rotary"},
-    {"falcon", "\"bias\": false", "\"bias\": true", UNBUILT, "bias"},
     {"exaone4", "\"sliding_window_pattern\": 4", "\"sliding_window_pattern\": \"LLLL\"", UNBUILT,
      "sliding_window_pattern|LLLL|LLLG"},
     {"gpt_oss", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", UNBUILT, "hidden_act|gelu"},
@@ -180,6 +179,7 @@ static const struct change other_tensors[] = {
     {"stablelm", "\"use_qkv_bias\": true", "\"use_qkv_bias\": false", BAD, "use_qkv_bias"},
     {"qwen2moe", "\"qkv_bias\": true", "\"qkv_bias\": false", BAD, "qkv_bias"},
     {"glm4moe", "\"use_qk_norm\": true", "\"use_qk_norm\": false", BAD, "use_qk_norm"},
+    {"falcon", "\"bias\": false", "\"bias\": true", BAD, "bias|true"},
     {"seed_oss", "\"attention_out_bias\": false", "\"attention_out_bias\": true", BAD,
      "attention_out_bias"},
 };
