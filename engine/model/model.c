@@ -546,6 +546,48 @@ static void find_variant(struct model *model, const char *name, const struct for
     }
 }
 
+/* True if the file has one of the keys, which follow `prefix`. *out_key gets the first such key. */
+static bool has_one_of(const struct checkpoint *ckpt, const char *prefix, const char *keys,
+                       char out_key[MAX_TENSOR_NAME])
+{
+    char key[MAX_TENSOR_NAME - MAX_ARCH_NAME - 1];
+    for (uint32_t i = 0; arch_name_at(keys, i, 0, 0, key, sizeof(key)); i++) {
+        snprintf(out_key, MAX_TENSOR_NAME, "%s%s", prefix, key);
+        if (checkpoint_has(ckpt, out_key))
+            return true;
+    }
+    return false;
+}
+
+/* The source of the file's dialect; `source` itself in the plain one. */
+static const struct arch_source *find_dialect(const struct model *model, const char *name,
+                                              const struct format *format,
+                                              const struct arch_source *source)
+{
+    char prefix[MAX_ARCH_NAME + 1] = "", key[MAX_TENSOR_NAME];
+    if (format->has_prefix)
+        snprintf(prefix, sizeof(prefix), "%s.", name);
+    for (uint32_t i = 0; i < model->arch->n_sources; i++) {
+        const struct arch_source *s = &model->arch->sources[i];
+        uint64_t context = 0;
+        struct error ignored;
+        if (!s->dialect_keys || strcmp(s->format, format->name) != 0 ||
+            !arch_names_have(s->aliases, name) ||
+            !has_one_of(model->ckpt, prefix, s->dialect_keys, key))
+            continue;
+        const struct arch_source *rows = s; /* the row of the context is a base's */
+        const struct arch_param *row = NULL;
+        for (; rows && !row; rows = rows->base)
+            row = arch_find_param(rows, ARCH_PARAM_CONTEXT, 0);
+        if (s->dialect_context && (!row || !has_one_of(model->ckpt, prefix, row->key, key) ||
+                                   checkpoint_get_u64(model->ckpt, key, &context, &ignored) != 0 ||
+                                   context < s->dialect_context))
+            continue;
+        return s;
+    }
+    return source;
+}
+
 /* Finds the architecture by the first of the format's names that is known. `name` gets the name,
  * and *out_format the place where it stands. */
 static int find_arch(struct model *model, const struct arch *given, char name[MAX_ARCH_NAME],
@@ -567,8 +609,10 @@ static int find_arch(struct model *model, const struct arch *given, char name[MA
             *out_source = arch_find_source(given, format, name);
         else
             find_variant(model, name, &formats[i], out_source);
-        if (*out_source)
+        if (*out_source) {
+            *out_source = find_dialect(model, name, &formats[i], *out_source);
             return 0;
+        }
     }
     if (!*out_format || given)
         return error_set(err, STATUS_UNIMPLEMENTED,

@@ -98,7 +98,12 @@ static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_se
     if (rc)
         return rc;
     /* A factor without a type means linear scaling: the file is older than the type's key. Tensors
-     * of divisors mean longrope. */
+     * of divisors mean longrope. A dialect may have a scaling of its own. */
+    const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_ROPE_SCALING, of);
+    if (!type && row && row->absent == ARCH_ABSENT_FALLBACK) {
+        s->scaling = (enum rope_scaling)row->fallback;
+        return 0;
+    }
     if (!type) {
         bool divided = has_tensor(r, ARCH_ROPE_FREQS_SHORT) && has_tensor(r, ARCH_ROPE_FREQS_LONG);
         s->scaling = divided          ? ROPE_SCALING_LONGROPE

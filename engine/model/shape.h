@@ -21,18 +21,6 @@ enum {
     MODEL_MAX_EXPERTS = EXPERTS_MAX,
 };
 
-enum rope_scaling {
-    ROPE_SCALING_NONE,
-    ROPE_SCALING_LINEAR,
-    ROPE_SCALING_LLAMA3,
-    ROPE_SCALING_YARN,
-    /* Two tables of divisors: one for sequences up to the original context, one for longer ones. */
-    ROPE_SCALING_LONGROPE,
-    /* Dynamic NTK stretches contexts beyond the model's own. This engine refuses such contexts, so
-     * the frequencies are unscaled. */
-    ROPE_SCALING_DYNAMIC,
-};
-
 /* The tables of longrope. A sequence turns all its positions by one of them. */
 enum { ROPE_TABLE_SHORT, ROPE_TABLE_LONG, ROPE_MAX_TABLES };
 

@@ -21,7 +21,8 @@ const struct arch *arch_find(const char *format, const char *name,
         const struct arch *arch = architectures[a];
         for (uint32_t i = 0; i < arch->n_sources; i++) {
             const struct arch_source *source = &arch->sources[i];
-            if (strcmp(source->format, format) != 0 || !arch_names_have(source->aliases, name))
+            if (strcmp(source->format, format) != 0 || source->dialect_keys ||
+                !arch_names_have(source->aliases, name))
                 continue;
             if (out_source)
                 *out_source = source;
@@ -45,7 +46,7 @@ const struct arch_source *arch_find_source(const struct arch *arch, const char *
     const struct arch_source *first = NULL;
     for (uint32_t i = 0; i < arch->n_sources; i++) {
         const struct arch_source *source = &arch->sources[i];
-        if (strcmp(source->format, format) != 0)
+        if (strcmp(source->format, format) != 0 || source->dialect_keys)
             continue;
         if (arch_names_have(source->aliases, name))
             return source;
@@ -235,7 +236,9 @@ static bool param_is_sound(const struct arch *arch, const struct arch_param *p)
     if ((unsigned)p->id >= N_ARCH_PARAMS || (unsigned)p->absent > ARCH_ABSENT_FALLBACK ||
         (p->absent != ARCH_ABSENT_FALLBACK && p->fallback != 0) ||
         (!p->key && p->absent == ARCH_ABSENT_REFUSE) ||
-        (is_text(p->id) && p->absent == ARCH_ABSENT_FALLBACK))
+        (is_text(p->id) && p->absent == ARCH_ABSENT_FALLBACK &&
+         (p->id != ARCH_PARAM_ROPE_SCALING ||
+          !(p->fallback >= 0 && p->fallback <= ROPE_SCALING_DYNAMIC))))
         return false;
     if (!is_read(arch, p->id))
         return false;

@@ -299,10 +299,23 @@ enum arch_param_id {
     N_ARCH_PARAMS,
 };
 
+enum rope_scaling {
+    ROPE_SCALING_NONE,
+    ROPE_SCALING_LINEAR,
+    ROPE_SCALING_LLAMA3,
+    ROPE_SCALING_YARN,
+    /* Two tables of divisors: one for sequences up to the original context, one for longer ones. */
+    ROPE_SCALING_LONGROPE,
+    /* Dynamic NTK stretches contexts beyond the model's own. This engine refuses such contexts, so
+     * the frequencies are unscaled. */
+    ROPE_SCALING_DYNAMIC,
+};
+
 enum arch_absent {
     ARCH_ABSENT_REFUSE, /* the load fails: the key is required */
     ARCH_ABSENT_DERIVE, /* derived from other keys: KV heads = heads, key dim = hidden / heads, … */
-    ARCH_ABSENT_FALLBACK, /* the row's `fallback` is used */
+    /* The row's `fallback` is used; for ARCH_PARAM_ROPE_SCALING an enum rope_scaling. */
+    ARCH_ABSENT_FALLBACK,
 };
 
 /* A hyper-parameter read from the metadata. A parameter without a row has its neutral value. */
@@ -410,7 +423,12 @@ struct arch_source {
     /* Beginning of the names of a layer's tensors, for those of layers that only draft tokens. NULL
      * without such layers. They are not read. */
     const char *draft_layers;
-    bool counts_drafts;                  /* ARCH_PARAM_LAYERS includes them */
+    bool counts_drafts; /* ARCH_PARAM_LAYERS includes them */
+    /* The source of a dialect. A file with one of these keys is in the dialect, if its context has
+     * at least so many tokens. NULL: the plain dialect, which comes before the others in the list.
+     */
+    const char *dialect_keys;
+    uint32_t dialect_context;
     const struct arch_variant *variants; /* the first that fits counts */
     uint32_t n_params, n_fixed_keys, n_tensors, n_patterns, n_variants;
 };

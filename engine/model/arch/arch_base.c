@@ -69,6 +69,9 @@ static const struct arch_param gguf_params[] = {
 static const struct arch_fixed_key gguf_fixed_keys[] = {
     ARCH_ANY_VALUE("rope.scaling.finetuned"), /* describes training, not inference */
     ARCH_ANY_VALUE("tensor_data_layout"),     /* a remark by old converters */
+    ARCH_ANY_VALUE("vision.*"),               /* files of Ollama hold the parts for images too */
+    ARCH_ANY_VALUE("audio.*"),
+    ARCH_ANY_VALUE("mm.*"),
 };
 
 const struct arch_source arch_base_gguf = {
@@ -78,6 +81,7 @@ const struct arch_source arch_base_gguf = {
     .fixed_keys = gguf_fixed_keys,
     .tensors = gguf_tensors,
     .n_params = ARCH_N_OF(gguf_params),
+    .ignored_tensors = "v.|a.|mm.",
     .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
     .n_tensors = ARCH_N_OF(gguf_tensors),
 };

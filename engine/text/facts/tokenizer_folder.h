@@ -18,7 +18,7 @@ struct tokenizer_file {
  * chat templates. */
 struct tokenizer_folder {
     const char *name;                      /* the folder's name, for messages */
-    const char *architecture;              /* of config.json; NULL if unknown */
+    const char *architecture;              /* name in config.json; NULL if unknown */
     struct tokenizer_file tekken;          /* tekken.json */
     struct tokenizer_file tokenizer_json;  /* tokenizer.json */
     struct tokenizer_file tokenizer_model; /* tokenizer.model: of SentencePiece or tiktoken */

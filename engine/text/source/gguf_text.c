@@ -124,6 +124,37 @@ static int read_merges(struct text_facts *facts, struct error *err)
     return 0;
 }
 
+/* Architectures whose published files lack the name of the pre-tokenizer, or have "default" in its
+ * place. */
+static const struct nameless {
+    const char *architecture, *pre;
+    uint32_t id; /* only where this token has this text */
+    const char *text;
+} nameless[] = {
+    {"gptoss", "gpt-4o", 0, NULL},
+    {"mistral3", "tekken", 0, NULL},
+    {"llama", "llama-bpe", 128009, "<|eot_id|>"},
+};
+
+/* The name of the pre-tokenizer that the file should have; NULL: the file's own. */
+static const char *correct_pre(const struct text_facts *facts, const char *name)
+{
+    const char *architecture;
+    struct error ignored;
+    if (strcmp(name, "default") != 0 ||
+        checkpoint_get_string(facts->ckpt, "general.architecture", &architecture, NULL, &ignored))
+        return NULL;
+    for (size_t i = 0; i < sizeof(nameless) / sizeof(nameless[0]); i++) {
+        const struct nameless *row = &nameless[i];
+        const struct text_token *t = row->id < facts->n_tokens ? &facts->tokens[row->id] : NULL;
+        bool same = !row->text || (t && t->text && strlen(row->text) == t->n_text &&
+                                   memcmp(row->text, t->text, t->n_text) == 0);
+        if (same && strcmp(row->architecture, architecture) == 0)
+            return row->pre;
+    }
+    return NULL;
+}
+
 static int read_listed(struct text_facts *facts, struct error *err)
 {
     const char *name = "gemma4";
@@ -132,6 +163,16 @@ static int read_listed(struct text_facts *facts, struct error *err)
     facts->texts_differ = true;
     if (strcmp(facts->model, "gemma4") != 0)
         rc = checkpoint_get_string_or(facts->ckpt, "tokenizer.ggml.pre", "default", &name, err);
+    if (rc)
+        return rc;
+    const char *own = correct_pre(facts, name);
+    if (own) {
+        rc = text_facts_note(facts, err,
+                             "The key tokenizer.ggml.pre is absent or \"default\"; the model is "
+                             "served with the pre-tokenizer \"%s\" of its family.",
+                             own);
+        name = own;
+    }
     if (rc)
         return rc;
     facts->pre = name;
@@ -235,6 +276,21 @@ static int read_id(struct text_facts *facts, const char *key, int32_t *out_id, s
     return rc;
 }
 
+/* Ollama's list of end tokens. */
+static int read_end_list(struct text_facts *facts, struct error *err)
+{
+    static const char key[] = "tokenizer.ggml.eos_token_ids";
+    struct checkpoint_array ids;
+    if (!checkpoint_has(facts->ckpt, key))
+        return 0;
+    int rc = checkpoint_get_array(facts->ckpt, key, CHECKPOINT_INT, &ids, err);
+    if (rc)
+        return rc;
+    for (uint64_t i = 0; i < ids.n && i < TOKENIZER_MAX_END_IDS; i++)
+        text_facts_add_end(facts, checkpoint_array_int(&ids, i));
+    return 0;
+}
+
 static int read_ids(struct text_facts *facts, struct error *err)
 {
     int32_t end_of_turn = TOKENIZER_NO_ID, end_of_message = TOKENIZER_NO_ID;
@@ -257,8 +313,9 @@ static int read_ids(struct text_facts *facts, struct error *err)
     text_facts_add_end(facts, facts->eos_id);
     text_facts_add_end(facts, end_of_turn);
     text_facts_add_end(facts, end_of_message);
+    int rc = read_end_list(facts, err);
     text_facts_find_ends(facts);
-    return 0;
+    return rc;
 }
 
 /* Reads the named templates: tokenizer.chat_template.NAME for each name in a list. */

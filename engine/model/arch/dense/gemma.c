@@ -140,6 +140,14 @@ static const struct arch_param gemma3_gguf_params[] = {
      LOCAL},
 };
 
+/* Models of 4B and more have linear scaling, which files of Ollama leave out. The 1B model and the
+ * 270M model have a shorter context and no scaling. */
+enum { GEMMA3_LONG_CONTEXT = 131072 };
+
+static const struct arch_param gemma3_ollama_params[] = {
+    {ARCH_PARAM_ROPE_FACTOR, "rope.scaling.factor", ARCH_ABSENT_FALLBACK, 8, GLOBAL},
+};
+
 static const struct arch_param gemma3_hf_params[] = {
     {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EMBED_SCALE, NULL, ARCH_ABSENT_DERIVE, 0, 0},
@@ -210,6 +218,16 @@ static const struct arch_source gemma3_sources[] = {
         .n_fixed_keys = ARCH_N_OF(gemma3_hf_fixed_keys),
         .n_tensors = ARCH_N_OF(gemma3_hf_tensors),
         .n_patterns = ARCH_N_OF(gemma3_hf_patterns),
+    },
+    {
+        .base = &gemma3_sources[0],
+        .format = "gguf",
+        .aliases = "gemma3",
+        .dialect_keys = "mm.tokens_per_image|rope.global.freq_base|rope.local.freq_base",
+        .dialect_context = GEMMA3_LONG_CONTEXT,
+        .rope_style = ROPE_HALF,
+        .params = gemma3_ollama_params,
+        .n_params = ARCH_N_OF(gemma3_ollama_params),
     },
 };
 

@@ -11,6 +11,24 @@ static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_ROPE_MSCALE_ALL, "rope.scaling.yarn_log_multiplier", ARCH_ABSENT_FALLBACK, 0, 0},
 };
 
+/* Files of Ollama hold the parts for images, and have other names for the scaling. */
+static const struct arch_param ollama_params[] = {
+    {ARCH_PARAM_TEMPERATURE, "attention.temperature_scale|rope.scaling_beta", ARCH_ABSENT_FALLBACK,
+     0, 0},
+    {ARCH_PARAM_ROPE_MSCALE, "rope.scaling.mscale", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_ROPE_MSCALE_ALL, "rope.scaling.yarn_log_multiplier|rope.scaling.mscale_all_dim",
+     ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_ROPE_BETA_FAST, "rope.scaling.yarn_beta_fast|rope.scaling.beta_fast",
+     ARCH_ABSENT_FALLBACK, 32, 0},
+    {ARCH_PARAM_ROPE_BETA_SLOW, "rope.scaling.yarn_beta_slow|rope.scaling.beta_slow",
+     ARCH_ABSENT_FALLBACK, 1, 0},
+};
+
+static const struct arch_fixed_key ollama_fixed_keys[] = {
+    ARCH_ANY_VALUE("image_token_index"),
+    ARCH_ANY_VALUE("spatial_merge_size"),
+};
+
 static const struct arch_param hf_params[] = {
     {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_CONTEXT, "max_position_embeddings|rope_parameters.max_position_embeddings",
@@ -50,6 +68,18 @@ static const struct arch_source sources[] = {
         .fixed_keys = hf_fixed_keys,
         .n_params = ARCH_N_OF(hf_params),
         .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
+    },
+    {
+        .base = &sources[0],
+        .format = "gguf",
+        .aliases = "mistral3",
+        .dialect_keys = "vision.block_count|mm.projector_bias|image_token_index|"
+                        "rope.scaling.beta_fast|rope.scaling.mscale_all_dim|rope.scaling_beta",
+        .rope_style = ROPE_INTERLEAVED,
+        .params = ollama_params,
+        .fixed_keys = ollama_fixed_keys,
+        .n_params = ARCH_N_OF(ollama_params),
+        .n_fixed_keys = ARCH_N_OF(ollama_fixed_keys),
     },
 };
 

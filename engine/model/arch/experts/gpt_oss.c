@@ -1,19 +1,15 @@
 /* gpt_oss.c: gpt-oss. Even layers have a window, each head has a sink, and all linears have biases.
  * The router's weights are a softmax over the chosen experts. YaRN's ramp has fractional ends; a
  * GGUF has no key for that. A folder stores experts as [in, out], where the columns of gate and up
- * alternate. In MXFP4 they are [out, in], where the rows of gate and up alternate. Ollama writes
- * some names in another way. */
+ * alternate. In MXFP4 they are [out, in], where the rows of gate and up alternate. Files of Ollama
+ * have some names of their own, and lack the type of the rope's scaling. */
 #include "engine/model/arch/arch.h"
 
 #define LAYER "model.layers.%u."
 
 static const struct arch_tensor gguf_tensors[] = {
-    {ARCH_ATTN_SINKS, true, "blk.%u.attn_sinks.weight|blk.%u.attn_sinks", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_OUT, true, "blk.%u.attn_output.weight|blk.%u.attn_out.weight", ARCH_TRANSFORM_NONE},
-    {ARCH_ATTN_OUT_BIAS, false, "blk.%u.attn_output.bias|blk.%u.attn_out.bias",
-     ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_NORM, true, "blk.%u.post_attention_norm.weight|blk.%u.ffn_norm.weight",
-     ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_SINKS, true, "blk.%u.attn_sinks.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, true, "blk.%u.post_attention_norm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_ROUTER_BIAS, true, "blk.%u.ffn_gate_inp.bias", ARCH_TRANSFORM_NONE},
     {ARCH_EXPERT_GATE_BIAS, true, "blk.%u.ffn_gate_exps.bias", ARCH_TRANSFORM_NONE},
     {ARCH_EXPERT_UP_BIAS, true, "blk.%u.ffn_up_exps.bias", ARCH_TRANSFORM_NONE},
@@ -23,6 +19,17 @@ static const struct arch_tensor gguf_tensors[] = {
 static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_WINDOW, "attention.sliding_window", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_ROPE_TRUNCATE, NULL, ARCH_ABSENT_FALLBACK, 0, 0},
+};
+
+static const struct arch_tensor ollama_tensors[] = {
+    {ARCH_ATTN_SINKS, true, "blk.%u.attn_sinks", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT, true, "blk.%u.attn_out.weight", ARCH_TRANSFORM_NONE},
+    {ARCH_ATTN_OUT_BIAS, false, "blk.%u.attn_out.bias", ARCH_TRANSFORM_NONE},
+    {ARCH_FFN_NORM, true, "blk.%u.ffn_norm.weight", ARCH_TRANSFORM_NONE},
+};
+
+static const struct arch_param ollama_params[] = {
+    {ARCH_PARAM_ROPE_SCALING, "rope.scaling.type", ARCH_ABSENT_FALLBACK, ROPE_SCALING_YARN, 0},
 };
 
 static const struct arch_pattern gguf_patterns[] = {
@@ -76,7 +83,7 @@ static const struct arch_source sources[] = {
     {
         .base = &arch_experts_gguf,
         .format = "gguf",
-        .aliases = "gpt-oss|gptoss",
+        .aliases = "gpt-oss",
         .rope_style = ROPE_HALF,
         .params = gguf_params,
         .tensors = gguf_tensors,
@@ -100,6 +107,16 @@ static const struct arch_source sources[] = {
         .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
         .n_tensors = ARCH_N_OF(hf_tensors),
         .n_patterns = ARCH_N_OF(hf_patterns),
+    },
+    {
+        .base = &sources[0],
+        .format = "gguf",
+        .aliases = "gptoss",
+        .rope_style = ROPE_HALF,
+        .params = ollama_params,
+        .tensors = ollama_tensors,
+        .n_params = ARCH_N_OF(ollama_params),
+        .n_tensors = ARCH_N_OF(ollama_tensors),
     },
 };
 

@@ -269,18 +269,19 @@ static void test_templates_when_there_are_too_many_then_a_note_names_the_first_l
 }
 
 /* A GGUF file with a vocabulary; gguf_templates() adds the rest. */
-static int open_gguf(void (*more)(struct gguf_writer *), struct tokenizer **out_tok,
-                     struct error *err)
+static int open_named(const char *architecture, const char *pre, void (*more)(struct gguf_writer *),
+                      struct tokenizer **out_tok, struct error *err)
 {
     static const char *const tokens[] = {"ab"}, *const merges[] = {"a b"};
     const struct gguf_vocab vocab = {
-        .pre = "gpt-2", .tokens = tokens, .n_tokens = 1, .merges = merges, .n_merges = 1};
+        .pre = pre, .tokens = tokens, .n_tokens = 1, .merges = merges, .n_merges = 1};
     struct gguf_writer w = {0};
     struct checkpoint *c = NULL;
     gguf_begin(&w);
-    gguf_kv_string(&w, "general.architecture", "llama");
+    gguf_kv_string(&w, "general.architecture", architecture);
     gguf_vocab(&w, &vocab);
-    more(&w);
+    if (more)
+        more(&w);
     gguf_finish(&w);
     if (gguf_open(&w, &c, err) != 0)
         fail_msg("%s", err->message);
@@ -288,6 +289,12 @@ static int open_gguf(void (*more)(struct gguf_writer *), struct tokenizer **out_
     checkpoint_close(c);
     gguf_writer_fini(&w);
     return rc;
+}
+
+static int open_gguf(void (*more)(struct gguf_writer *), struct tokenizer **out_tok,
+                     struct error *err)
+{
+    return open_named("llama", "gpt-2", more, out_tok, err);
 }
 
 static void many_templates(struct gguf_writer *w)
@@ -332,6 +339,42 @@ static void test_templates_when_the_list_has_another_type_then_its_key_is_named(
     assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
 }
 
+/* --- files of Ollama --- */
+
+static void end_list(struct gguf_writer *w)
+{
+    static const int32_t ids[] = {7, 256, 7};
+    gguf_kv_i32s(w, "tokenizer.ggml.eos_token_ids", ids, 3);
+}
+
+static void test_gguf_when_the_pre_tokenizer_is_unnamed_then_that_of_the_family(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture, *pre, *want;
+    } rows[] = {
+        {"gptoss", "default", "gpt-4o"},   {"gptoss", NULL, "gpt-4o"},
+        {"gptoss", "gpt-2", "gpt-2"},      {"mistral3", "default", "tekken"},
+        {"llama", "default", "default"}, /* no token of Llama 3 */
+        {"gpt-oss", "default", "default"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tokenizer *tok = NULL;
+        struct error err = {0};
+        if (open_named(rows[i].architecture, rows[i].pre, end_list, &tok, &err) != 0)
+            fail_msg("row %zu: %s", i, err.message);
+        const struct tokenizer_info *info = tokenizer_info(tok);
+        bool corrected = strcmp(rows[i].pre ? rows[i].pre : "default", rows[i].want) != 0;
+        assert_string_equal(info->pre, rows[i].want);
+        assert_int_equal(info->n_notes, corrected);
+        assert_true(!corrected || names_all(info->notes[0], rows[i].want));
+        assert_int_equal(info->n_end_ids, 2);
+        assert_int_equal(info->end_ids[0], 7);
+        assert_int_equal(info->end_ids[1], 256);
+        tokenizer_close(tok);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +385,7 @@ int main(void)
         cmocka_unit_test(test_open_when_all_tokens_are_special_then_time_is_linear),
         cmocka_unit_test(test_templates_when_there_are_too_many_then_a_note_names_the_first_lost),
         cmocka_unit_test(test_templates_when_a_gguf_file_has_too_many_then_a_note),
+        cmocka_unit_test(test_gguf_when_the_pre_tokenizer_is_unnamed_then_that_of_the_family),
         cmocka_unit_test(test_templates_when_the_list_has_another_type_then_its_key_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
