@@ -7,15 +7,14 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
+#include "engine/model/model_find.h"
 #include "engine/model/shape_keys.h"
 
 enum {
     N_LAYER_SLOTS = N_ARCH_SLOTS - ARCH_FIRST_LAYER_SLOT,
     N_EXPERT_SLOTS = 3, /* gate, up, down */
     MAX_TENSOR_NAME = 128,
-    MAX_ARCH_NAME = 96,
 };
 
 static size_t slot_index(enum arch_slot slot, uint32_t layer)
@@ -486,154 +485,13 @@ static void fill_info(struct model *model)
     };
 }
 
-/* Where the formats name the architecture. */
-static const struct format {
-    const char *name, *arch_key;
-    bool has_prefix; /* the architecture's name comes before each of its keys */
-} formats[] = {
-    {"gguf", "general.architecture", true},
-    {"hf", "architectures", false},
-    {"hf", "model_type", false},
-};
-
-/* The text of a key, or the first text of its list. */
-static int read_name(const struct checkpoint *ckpt, const char *key, char *out, size_t n_bytes,
-                     struct error *err)
-{
-    struct checkpoint_array array;
-    struct error ignored;
-    const char *text;
-    size_t n = 0;
-    int rc = 0;
-    if (checkpoint_get_array(ckpt, key, CHECKPOINT_STRING, &array, &ignored) == 0 && array.n > 0)
-        text = checkpoint_array_string(&array, 0, &n);
-    else
-        rc = checkpoint_get_string(ckpt, key, &text, &n, err);
-    if (!rc)
-        snprintf(out, n_bytes, "%.*s", (int)(n < n_bytes ? n : n_bytes - 1), text);
-    return rc;
-}
-
-static bool is_variant(const struct model *model, const char *name, const struct format *format,
-                       const struct arch_variant *variant)
-{
-    char key[MAX_TENSOR_NAME];
-    uint64_t n = 0;
-    bool flag = true;
-    struct error ignored;
-    if (variant->tensor)
-        return checkpoint_tensor_find(model->ckpt, variant->tensor) != NULL;
-    snprintf(key, sizeof(key), "%s%s%s", format->has_prefix ? name : "",
-             format->has_prefix ? "." : "", variant->key);
-    if (!checkpoint_has(model->ckpt, key))
-        return false;
-    if (checkpoint_get_bool(model->ckpt, key, &flag, &ignored) == 0)
-        return flag;
-    return checkpoint_get_u64(model->ckpt, key, &n, &ignored) != 0 || n;
-}
-
-/* Replaces the architecture by the first of its variants that fits the file. */
-static void find_variant(struct model *model, const char *name, const struct format *format,
-                         const struct arch_source **source)
-{
-    for (uint32_t i = 0; *source && i < (*source)->n_variants; i++) {
-        const struct arch_variant *variant = &(*source)->variants[i];
-        if (!is_variant(model, name, format, variant))
-            continue;
-        model->arch = arch_find_named(variant->arch);
-        *source = model->arch ? arch_find_source(model->arch, format->name, name) : NULL;
-        return;
-    }
-}
-
-/* True if the file has one of the keys, which follow `prefix`. *out_key gets the first such key. */
-static bool has_one_of(const struct checkpoint *ckpt, const char *prefix, const char *keys,
-                       char out_key[MAX_TENSOR_NAME])
-{
-    char key[MAX_TENSOR_NAME - MAX_ARCH_NAME - 1];
-    for (uint32_t i = 0; arch_name_at(keys, i, 0, 0, key, sizeof(key)); i++) {
-        snprintf(out_key, MAX_TENSOR_NAME, "%s%s", prefix, key);
-        if (checkpoint_has(ckpt, out_key))
-            return true;
-    }
-    return false;
-}
-
-/* The source of the file's dialect; `source` itself in the plain one. */
-static const struct arch_source *find_dialect(const struct model *model, const char *name,
-                                              const struct format *format,
-                                              const struct arch_source *source)
-{
-    char prefix[MAX_ARCH_NAME + 1] = "", key[MAX_TENSOR_NAME];
-    if (format->has_prefix)
-        snprintf(prefix, sizeof(prefix), "%s.", name);
-    for (uint32_t i = 0; i < model->arch->n_sources; i++) {
-        const struct arch_source *s = &model->arch->sources[i];
-        uint64_t context = 0;
-        struct error ignored;
-        if (!s->dialect_keys || strcmp(s->format, format->name) != 0 ||
-            !arch_names_have(s->aliases, name) ||
-            !has_one_of(model->ckpt, prefix, s->dialect_keys, key))
-            continue;
-        const struct arch_source *rows = s; /* the row of the context is a base's */
-        const struct arch_param *row = NULL;
-        for (; rows && !row; rows = rows->base)
-            row = arch_find_param(rows, ARCH_PARAM_CONTEXT, 0);
-        if (s->dialect_context && (!row || !has_one_of(model->ckpt, prefix, row->key, key) ||
-                                   checkpoint_get_u64(model->ckpt, key, &context, &ignored) != 0 ||
-                                   context < s->dialect_context))
-            continue;
-        return s;
-    }
-    return source;
-}
-
-/* Finds the architecture by the first of the format's names that is known. `name` gets the name,
- * and *out_format the place where it stands. */
-static int find_arch(struct model *model, const struct arch *given, char name[MAX_ARCH_NAME],
-                     const struct format **out_format, const struct arch_source **out_source,
-                     struct error *err)
-{
-    const char *format = checkpoint_format(model->ckpt);
-    int rc = 0;
-    for (uint32_t i = 0; i < ARCH_N_OF(formats); i++) {
-        if (strcmp(formats[i].name, format) != 0 ||
-            (*out_format && !checkpoint_has(model->ckpt, formats[i].arch_key)))
-            continue;
-        rc = read_name(model->ckpt, formats[i].arch_key, name, MAX_ARCH_NAME, err);
-        if (rc)
-            return rc;
-        *out_format = &formats[i];
-        model->arch = given ? given : arch_find(format, name, out_source);
-        if (given)
-            *out_source = arch_find_source(given, format, name);
-        else
-            find_variant(model, name, &formats[i], out_source);
-        if (*out_source) {
-            *out_source = find_dialect(model, name, &formats[i], *out_source);
-            return 0;
-        }
-    }
-    if (!*out_format || given)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "%s: architecture %s is not described for the format %s",
-                         checkpoint_name(model->ckpt), given ? given->name : "(any)", format);
-    char text[ESCAPE_MAX_BYTES];
-    return checkpoint_unbuilt_key(
-        model->ckpt, (*out_format)->arch_key, err,
-        "architecture \"%s\" is not known; use a model of a known architecture (docs/use/models.md "
-        "lists them)",
-        escape_text(name, strlen(name), text));
-}
-
 int model_init(struct model *model, const struct checkpoint *ckpt, const struct arch *arch,
                struct error *err)
 {
-    char name[MAX_ARCH_NAME] = "";
-    const struct format *format = NULL;
+    char prefix[MODEL_PREFIX_BYTES];
     *model = (struct model){.ckpt = ckpt, .arch = arch};
     const struct arch_source *source = NULL;
-    int rc = find_arch(model, arch, name, &format, &source, err);
+    int rc = model_find_arch(ckpt, &model->arch, &source, prefix, err);
     if (rc)
         return rc;
     if (!arch_source_init(&model->source, source))
@@ -641,9 +499,6 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
     if (!arch_source_is_sound(model->arch, &model->source))
         return error_set(err, STATUS_INTERNAL, "architecture %s: its table for %s is not sound",
                          model->arch->name, model->source.format);
-    char prefix[MAX_ARCH_NAME + 1] = "";
-    if (format->has_prefix)
-        snprintf(prefix, sizeof(prefix), "%s.", name);
     rc = shape_read(ckpt, model->arch, &model->source, prefix, &model->shape, err);
     if (!rc)
         rc = bind_tensors(model, err);
