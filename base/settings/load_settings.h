@@ -1,5 +1,5 @@
 /* load_settings.h: the settings of a load, one row for each field of sluice.manager.v1.ModelConfig.
- * The flags of `sluice load`, `sluice serve`, `sluice bench engine` and sluice-worker derive from
+ * The flags of `sluice load`, `serve`, `inspect`, `bench engine` and of sluice-worker derive from
  * the rows. Variables, file keys, completion and man pages derive from the flags. The checks and
  * the merge of messages derive from the rows too (proto/config/model_config.h). The rows are
  * constant: any thread. */

@@ -456,20 +456,33 @@ struct inspected {
     char model[NAME_MAX_BYTES + 1], version[VERSION_MAX_BYTES + 1], path[PATH_MAX];
 };
 
+/* Answers with the report, and the names in its plan. The report is freed with its own texts. */
+static void reply_inspection(struct rpc_call *call, const Sluice__V1__Inspection *inspection,
+                             struct inspected *names)
+{
+    inspect_response response = SLUICE__MANAGER__V1__INSPECT_MODEL_VERSION_RESPONSE__INIT;
+    Sluice__V1__Inspection copy = *inspection;
+    Sluice__V1__Plan plan = SLUICE__V1__PLAN__INIT;
+    if (inspection->plan) {
+        plan = *inspection->plan;
+        plan.model = names->model;
+        plan.version = names->version;
+        copy.plan = &plan;
+    }
+    response.model = names->model;
+    response.version = names->version;
+    response.path = names->path;
+    response.inspection = &copy;
+    rpc_call_reply(call, &response.base);
+}
+
 /* Takes `arg`. */
 static void answer_inspection(struct rpc_call *call, const Sluice__V1__Inspection *inspection,
                               void *arg)
 {
-    struct inspected *names = arg;
-    inspect_response response = SLUICE__MANAGER__V1__INSPECT_MODEL_VERSION_RESPONSE__INIT;
-    if (inspection) {
-        response.model = names->model;
-        response.version = names->version;
-        response.path = names->path;
-        response.inspection = (Sluice__V1__Inspection *)(uintptr_t)inspection;
-        rpc_call_reply(call, &response.base);
-    }
-    free(names);
+    if (inspection)
+        reply_inspection(call, inspection, arg);
+    free(arg);
 }
 
 /* Returns the version's row, borrowed; NULL with err set. */

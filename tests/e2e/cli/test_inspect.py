@@ -242,6 +242,7 @@ def test_registered_models_are_inspected_by_the_manager(folder, tmp_path, stubs)
             return facts(*args, state=sluice.state, cwd=tmp_path / "state", **kwargs)
         first, latest = registered("tiny:1", "--tp", 2, "--kv-tokens", 4096), registered("tiny")
         assert first["experts"]["n_experts"] == 5 and "experts" not in latest
+        assert [(found["plan"]["model"], found["plan"]["version"]) for found in (first, latest)] == [("tiny", "1"), ("tiny", "2")]
         plan = json.loads(sluice.cli("load", "tiny:1", "--tp", "2", "--kv-tokens", "4096", "--validate-only", "--json").stdout)["plan"]
         parts = ("weight_bytes", "kv_bytes", "workspace_bytes", "rank", "device")
         assert [[d[p] for p in parts] for d in first["plan"]["devices"]] == [[d[p] for p in parts] for d in plan["devices"]]
