@@ -225,17 +225,28 @@ static int add_limit(struct survey *s)
 
 /* --- tensors --- */
 
-static void mark(const struct survey *s, enum arch_slot slot, uint32_t layer, uint32_t expert)
+static void mark(const struct survey *s, enum arch_slot slot,
+                 const struct checkpoint_tensor *tensor)
 {
-    const struct checkpoint_tensor *tensor = model_tensor(s->model, slot, layer, expert);
     if (tensor)
         s->marks[tensor - checkpoint_tensor_at(s->ckpt, 0)] |=
             IS_LOADED | (arch_slot_facts(slot)->by_expert ? IS_OF_EXPERTS : 0);
 }
 
+/* Experts, and heads, may have a tensor each. */
+static void mark_slot(const struct survey *s, enum arch_slot slot, uint32_t layer)
+{
+    uint32_t n = model_has_experts(slot) ? s->model->shape.experts.n : 1, n_heads = 0;
+    const struct checkpoint_tensor *const *heads =
+        model_head_tensors(s->model, slot, layer, &n_heads);
+    for (uint32_t i = 0; i < n; i++)
+        mark(s, slot, model_tensor(s->model, slot, layer, i));
+    for (uint32_t i = 0; heads && i < n_heads; i++)
+        mark(s, slot, heads[i]);
+}
+
 static int mark_tensors(struct survey *s)
 {
-    uint32_t n_experts = s->model->shape.experts.n;
     s->marks = calloc(checkpoint_n_tensors(s->ckpt) + 1, sizeof(*s->marks));
     if (!s->marks)
         return out_of_memory(s);
@@ -243,8 +254,7 @@ static int mark_tensors(struct survey *s)
         enum arch_slot slot = (enum arch_slot)i;
         uint32_t n_layers = slot < ARCH_FIRST_LAYER_SLOT ? 1 : s->model->shape.n_layers;
         for (uint32_t layer = 0; layer < n_layers; layer++)
-            for (uint32_t e = 0; e < (model_has_experts(slot) ? n_experts : 1); e++)
-                mark(s, slot, layer, e);
+            mark_slot(s, slot, layer);
     }
     return 0;
 }

@@ -318,6 +318,17 @@ static bool is_first_of_reason(const Sluice__V1__Inspection *in, size_t i)
     return true;
 }
 
+/* Prints the beginning of names that a rule covers; "%u" in the rule stands for a number. */
+static void print_rule(const char *rule)
+{
+    for (; *rule; rule++) {
+        bool number = rule[0] == '%' && rule[1] == 'u';
+        putchar(number ? 'N' : *rule);
+        rule += number;
+    }
+    putchar('*');
+}
+
 static void print_ignored(const Sluice__V1__Inspection *in)
 {
     char size[32];
@@ -330,9 +341,14 @@ static void print_ignored(const Sluice__V1__Inspection *in)
         }
         bool rows = part->kind == SLUICE__V1__IGNORED_KIND__IGNORED_KIND_ROW;
         print_label("ignored");
-        printf("%" PRIu64 " %s%s %s%s, %s, such as %s: %s\n", part->n_parts,
-               rows ? "row" : "tensor", plural(part->n_parts), rows ? "of " : part->rule,
-               rows ? part->first : "*", format_bytes(part->bytes, size), part->first, part->why);
+        if (rows) {
+            printf("%" PRIu64 " row%s of %s", part->n_parts, plural(part->n_parts), part->first);
+        } else {
+            printf("%" PRIu64 " tensor%s ", part->n_parts, plural(part->n_parts));
+            print_rule(part->rule);
+            printf(", such as %s", part->first);
+        }
+        printf(", %s: %s\n", format_bytes(part->bytes, size), part->why);
     }
 }
 
