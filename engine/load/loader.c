@@ -22,9 +22,9 @@ enum { CHUNK_BYTES = 256 * 1024 };
 enum { HUGE_MIN_NS = 50000000 };
 #define HUGE_STEP_BYTES (16ULL << 20)
 
-/* Rows of one weight of one rank, packed by one thread. */
+/* Rows of one weight that adjacent ranks need. A thread reads the rows once and packs them. */
 struct task {
-    uint32_t rank, i_place;
+    uint32_t rank, n_ranks, i_place;
     uint32_t row_begin, n_rows; /* counted within the rank */
 };
 
@@ -55,38 +55,50 @@ static uint32_t n_chunks(const struct weight_place *place)
     return place->desc.n_rows / rows + (place->desc.n_rows % rows != 0);
 }
 
-/* Lists the chunks of all ranks. All ranks have the same places with different shares. Chunks of
- * one tensor are adjacent over the ranks. So rows that several ranks need are read from disk
- * once. */
+/* True if all ranks pack the same rows of a tensor. Then the ranks differ in columns, or not at
+ * all. */
+static bool is_common(const struct loader_job *job, uint32_t i_place)
+{
+    const struct weight_place *first = &job->plans[0].places[i_place];
+    for (uint32_t r = 1; r < job->n_ranks; r++) {
+        const struct weight_place *place = &job->plans[r].places[i_place];
+        if (place->first != first->first || place->desc.n_rows != first->desc.n_rows ||
+            place->row_bytes != first->row_bytes)
+            return false;
+    }
+    return true;
+}
+
+static void add_tasks(struct load *load, uint32_t i_place, uint32_t rank, uint32_t n_ranks)
+{
+    const struct weight_place *place = &load->job->plans[rank].places[i_place];
+    uint32_t rows = chunk_rows(place);
+    for (uint32_t begin = 0; begin < place->desc.n_rows; begin += rows) {
+        uint32_t left = place->desc.n_rows - begin;
+        uint32_t take = left < rows ? left : rows;
+        size_t bytes = (size_t)take * place->row_bytes;
+        load->tasks[load->n_tasks++] = (struct task){rank, n_ranks, i_place, begin, take};
+        if (bytes > load->raw_bytes)
+            load->raw_bytes = bytes;
+    }
+}
+
+/* Lists the chunks of all ranks. All ranks have the same places with different shares. A chunk that
+ * all ranks need is read once. */
 static int list_tasks(struct load *load)
 {
-    const struct rank_plan *plans = load->job->plans;
+    const struct loader_job *job = load->job;
     size_t n = 0;
-    for (uint32_t r = 0; r < load->job->n_ranks; r++)
-        for (uint32_t i = 0; i < plans[r].n_places; i++)
-            n += n_chunks(&plans[r].places[i]);
+    for (uint32_t r = 0; r < job->n_ranks; r++)
+        for (uint32_t i = 0; i < job->plans[r].n_places; i++)
+            n += n_chunks(&job->plans[r].places[i]);
     load->tasks = malloc(n * sizeof(*load->tasks));
     if (!load->tasks)
         return error_set(load->err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu chunks", n);
-    for (uint32_t i = 0; i < plans[0].n_places; i++) {
-        uint32_t most = 0;
-        for (uint32_t r = 0; r < load->job->n_ranks; r++)
-            if (n_chunks(&plans[r].places[i]) > most)
-                most = n_chunks(&plans[r].places[i]);
-        for (uint32_t c = 0; c < most; c++) {
-            for (uint32_t r = 0; r < load->job->n_ranks; r++) {
-                const struct weight_place *place = &plans[r].places[i];
-                uint32_t rows = chunk_rows(place), begin = c * rows;
-                if (c >= n_chunks(place))
-                    continue;
-                uint32_t left = place->desc.n_rows - begin;
-                uint32_t take = left < rows ? left : rows;
-                load->tasks[load->n_tasks++] = (struct task){r, i, begin, take};
-                size_t bytes = (size_t)take * place->row_bytes;
-                if (bytes > load->raw_bytes)
-                    load->raw_bytes = bytes;
-            }
-        }
+    for (uint32_t i = 0; i < job->plans[0].n_places; i++) {
+        bool common = is_common(job, i);
+        for (uint32_t r = 0; r < (common ? 1 : job->n_ranks); r++)
+            add_tasks(load, i, r, common ? job->n_ranks : 1);
     }
     return 0;
 }
@@ -102,45 +114,43 @@ static void fail_load(struct load *load, int rc, const struct error *err)
     atomic_store(&load->stop, true);
 }
 
-static void report_progress(struct load *load, const struct task *task,
-                            const struct weight_place *place)
+static void report_progress(struct load *load, const struct task *task, uint32_t rank)
 {
+    const struct weight_place *place = &load->job->plans[rank].places[task->i_place];
     uint64_t n = place->desc.n_rows;
     uint64_t before = place->n_bytes * task->row_begin / n;
     uint64_t after = place->n_bytes * (task->row_begin + task->n_rows) / n;
     pthread_mutex_lock(&load->lock);
-    load->done_bytes[task->rank] += after - before;
+    load->done_bytes[rank] += after - before;
     if (load->job->progress)
-        load->job->progress(load->job->progress_ctx, task->rank, load->done_bytes[task->rank],
-                            load->total_bytes[task->rank]);
+        load->job->progress(load->job->progress_ctx, rank, load->done_bytes[rank],
+                            load->total_bytes[rank]);
     pthread_mutex_unlock(&load->lock);
 }
 
-static struct weight *place_weight(const struct load *load, const struct task *task,
-                                   const struct weight_place *place)
+static int pack_rank(struct load *load, const struct task *task, uint32_t rank, const void *raw,
+                     struct error *err)
 {
-    return (struct weight *)(void *)(load->memories[task->rank].base + place->offset_bytes);
+    const struct weight_place *place = &load->job->plans[rank].places[task->i_place];
+    void *weight = load->memories[rank].base + place->offset_bytes;
+    int rc = weight_pack_rows(load->job->ops, weight, task->row_begin, task->n_rows, raw, err);
+    if (rc)
+        return checkpoint_bad_weights(load->job->model->ckpt, place->tensor, err);
+    report_progress(load, task, rank);
+    return 0;
 }
 
 static int pack_task(struct load *load, const struct task *task, unsigned char *raw,
                      struct error *err)
 {
-    const struct loader_job *job = load->job;
-    const struct weight_place *place = &job->plans[task->rank].places[task->i_place];
-    const struct checkpoint *ckpt = job->model->ckpt;
+    const struct weight_place *place = &load->job->plans[task->rank].places[task->i_place];
+    const struct checkpoint *ckpt = load->job->model->ckpt;
     int rc = loader_rows_read(ckpt, place, task->row_begin, task->n_rows, raw, err);
-    if (rc)
-        return rc;
-    /* Drops the pages, unless a later rank still needs these rows. */
-    bool mine = place->desc.n_rows != place->tensor->n_rows || job->n_ranks == 1;
-    if (mine || task->rank + 1 == job->n_ranks)
+    if (!rc)
         loader_rows_drop(ckpt, place, task->row_begin, task->n_rows);
-    rc = weight_pack_rows(job->ops, place_weight(load, task, place), task->row_begin, task->n_rows,
-                          raw, err);
-    if (rc)
-        return checkpoint_bad_weights(ckpt, place->tensor, err);
-    report_progress(load, task, place);
-    return 0;
+    for (uint32_t i = 0; !rc && i < task->n_ranks; i++)
+        rc = pack_rank(load, task, task->rank + i, raw, err);
+    return rc;
 }
 
 static void pack_tasks(void *ctx, uint32_t index, uint32_t n_threads)

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -141,6 +142,49 @@ static void test_load_any_threads_same_bytes(void **state)
         }
         close_loaded(&one);
         close_loaded(&three);
+    }
+}
+
+static uint64_t bytes_read(void)
+{
+    FILE *file = fopen("/proc/self/io", "re");
+    uint64_t n = 0;
+    char line[64];
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file))
+        if (strncmp(line, "rchar: ", 7) == 0)
+            n = strtoull(line + 7, NULL, 10);
+    fclose(file);
+    return n;
+}
+
+static struct checkpoint *untied(void)
+{
+    struct tiny_spec spec = tiny_spec_default();
+    spec.matrix_type = GGML_Q4_1;
+    spec.vocab = 5000;
+    spec.untied = true;
+    return tiny_open(&spec);
+}
+
+/* Symptom: each rank read the whole rows of weights that are split by columns, and of the
+ * embedding. Two ranks read one and a half times the file. */
+static void test_load_of_several_ranks_reads_common_rows_once(void **state)
+{
+    struct loaded l;
+    struct error err = {0};
+    (void)state;
+    for (uint32_t tp = 1; tp <= 4; tp *= 2) {
+        make_plans(&l, untied(), "auto", tp);
+        uint64_t n_file = 0, before = bytes_read();
+        for (uint64_t i = 0; i < checkpoint_n_tensors(l.ckpt); i++)
+            n_file += checkpoint_tensor_at(l.ckpt, i)->n_bytes;
+        assert_int_equal(load(&l, 2, &err), 0);
+        uint64_t n = bytes_read() - before;
+        if (n < n_file || n > n_file + n_file / 10)
+            fail_msg("%u ranks read %llu bytes of a file of %llu", tp, (unsigned long long)n,
+                     (unsigned long long)n_file);
+        close_loaded(&l);
     }
 }
 
@@ -384,6 +428,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_huge_pages_hold_what_small_ones_would),
         cmocka_unit_test(test_load_any_threads_same_bytes),
+        cmocka_unit_test(test_load_of_several_ranks_reads_common_rows_once),
         cmocka_unit_test(test_load_is_sealed),
         cmocka_unit_test(test_map_sealed_shows_same_bytes),
         cmocka_unit_test(test_map_sealed_foreign_memory_refused),
