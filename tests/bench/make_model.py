@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes a llama checkpoint of a real shape with random weights, for benchmarks.
+"""Writes a checkpoint of a real shape with random weights, for benchmarks. model_shapes.py has the shapes.
 
 The cost of a step depends on shapes and formats, not on the values of the weights. The vocabulary has the first entries
-of the sample model's, so that every program tokenizes real text alike.
+of a real model's, so that every program tokenizes real text alike.
 
 build/venv/bin/python tests/bench/make_model.py --shape 1.1b --format Q4_K_M      # prints the file's path
 
@@ -21,14 +21,9 @@ import time
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Q
+from model_shapes import SHAPES, add_metadata, tensors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# hidden, layers, heads, KV heads, ffn, vocabulary, tied embeddings, context
-SHAPES = {
-    "1.1b": (2048, 22, 32, 4, 5632, 32000, False, 8192),
-    "135m": (576, 30, 9, 3, 1536, 49152, True, 8192),  # the sample model's
-    "tiny": (256, 2, 4, 2, 512, 2048, False, 2048),  # for tests of programs that read such files
-}
 FORMATS = {
     "F32": Q.F32, "F16": Q.F16, "BF16": Q.BF16, "Q8_0": Q.Q8_0, "Q4_0": Q.Q4_0, "Q4_1": Q.Q4_1, "Q5_0": Q.Q5_0, "Q5_1": Q.Q5_1,
     "Q2_K": Q.Q2_K, "Q3_K": Q.Q3_K, "Q4_K": Q.Q4_K, "Q5_K": Q.Q5_K, "Q6_K": Q.Q6_K, "Q4_K_M": Q.Q4_K, "Q5_K_M": Q.Q5_K,
@@ -82,70 +77,38 @@ def more_bits(layer, layers):
     return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
 
 
-def kind_of(name, columns, args, shape):
-    kind = FORMATS[args.format]
-    _, layers, _, _, _, _, tied, _ = shape
+def kind_of(name, dims, args, shape):
+    """The format of a tensor. Vectors and routers stay in f32."""
+    kind, columns = FORMATS[args.format], dims[-1]
+    if len(dims) == 1 or name.endswith("ffn_gate_inp.weight"):
+        return Q.F32
     if kind in (Q.F32, Q.F16, Q.BF16):
         return kind
-    is_output = name == "output.weight" or (tied and name == "token_embd.weight")
+    is_output = name == "output.weight" or (shape.tied and name == "token_embd.weight")
     if not args.pure and is_output and kind != Q.Q8_0:
         kind = Q.Q6_K if columns % 256 == 0 else Q.Q8_0
-    elif not args.pure and args.format.endswith("_M") and name.endswith(("attn_v.weight", "ffn_down.weight")):
-        kind = Q.Q6_K if more_bits(int(name.split(".")[1]), layers) else kind
+    elif not args.pure and args.format.endswith("_M") and name.endswith(("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight")):
+        kind = Q.Q6_K if more_bits(int(name.split(".")[1]), shape.layers) else kind
     return FALLBACK[kind] if columns % gguf.GGML_QUANT_SIZES[kind][0] else kind
 
 
-def tensors(shape):
-    """Yields each tensor's name, its shape (rows, columns) or (n,), and its weights' standard deviation times √columns."""
-    hidden, layers, heads, kv_heads, ffn, vocab, tied, _ = shape
-    head_dim = hidden // heads
-    yield "token_embd.weight", (vocab, hidden), hidden**0.5 * 0.05
-    for i in range(layers):
-        p = f"blk.{i}."
-        yield p + "attn_norm.weight", (hidden,), 0
-        yield p + "attn_q.weight", (heads * head_dim, hidden), 1.6
-        yield p + "attn_k.weight", (kv_heads * head_dim, hidden), 1.6
-        yield p + "attn_v.weight", (kv_heads * head_dim, hidden), 1.0
-        yield p + "attn_output.weight", (hidden, heads * head_dim), 0.5
-        yield p + "ffn_norm.weight", (hidden,), 0
-        yield p + "ffn_gate.weight", (ffn, hidden), 1.0
-        yield p + "ffn_up.weight", (ffn, hidden), 1.0
-        yield p + "ffn_down.weight", (hidden, ffn), 0.5
-    yield "output_norm.weight", (hidden,), 0
-    if not tied:
-        yield "output.weight", (vocab, hidden), 2.0
-
-
-def add_metadata(w, args, shape, sample):
-    hidden, layers, heads, kv_heads, ffn, vocab, _, context = shape
-    w.add_name(f"random llama {args.shape}")
+def add_vocabulary(w, args, shape, source):
+    w.add_name(f"random {shape.arch} {args.shape}")
     w.add_file_type(FILE_TYPES[args.format])
-    w.add_context_length(context)
-    w.add_embedding_length(hidden)
-    w.add_block_count(layers)
-    w.add_feed_forward_length(ffn)
-    w.add_head_count(heads)
-    w.add_head_count_kv(kv_heads)
-    w.add_layer_norm_rms_eps(1e-5)
-    w.add_rope_freq_base(10000.0)
-    w.add_rope_dimension_count(hidden // heads)
-    w.add_vocab_size(vocab)
-    field = {k: f for k, f in gguf.GGUFReader(sample).fields.items() if k.startswith("tokenizer.")}
-    get = lambda key: field["tokenizer." + key].contents()  # noqa: E731
-    tokens = get("ggml.tokens")
-    if len(tokens) < vocab:
-        sys.exit(f"make_model: {sample} has {len(tokens)} tokens, the shape {args.shape} wants {vocab}")
-    kept = set(tokens[:vocab])
-    w.add_tokenizer_model(get("ggml.model"))
-    w.add_tokenizer_pre(get("ggml.pre"))
-    w.add_token_list(tokens[:vocab])
-    w.add_token_types(get("ggml.token_type")[:vocab])
-    w.add_token_merges([m for m in get("ggml.merges") if m.replace(" ", "") in kept])
-    w.add_bos_token_id(get("ggml.bos_token_id"))
-    w.add_eos_token_id(get("ggml.eos_token_id"))
-    w.add_pad_token_id(get("ggml.padding_token_id"))
-    w.add_add_bos_token(False)
-    w.add_chat_template(get("chat_template"))
+    fields = {k.removeprefix("tokenizer."): f for k, f in gguf.GGUFReader(source).fields.items() if k.startswith("tokenizer.")}
+    tokens = fields["ggml.tokens"].contents()
+    if len(tokens) < shape.vocab:
+        sys.exit(f"make_model: {source} has {len(tokens)} tokens, the shape {args.shape} wants {shape.vocab}")
+    kept = set(tokens[: shape.vocab])
+    for key, field in fields.items():
+        value = field.contents()
+        if key in ("ggml.tokens", "ggml.token_type", "ggml.scores"):
+            value = value[: shape.vocab]
+        elif key == "ggml.merges":
+            value = [m for m in value if m.replace(" ", "") in kept]
+        elif key.endswith("_token_id") and value >= shape.vocab:
+            continue
+        w.add_key_value(f"tokenizer.{key}", value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
 
 
 def write_tensor(w, kind, dims, gain, rng):
@@ -154,18 +117,19 @@ def write_tensor(w, kind, dims, gain, rng):
         w.write_tensor_data(rng.uniform(0.8, 1.2, n).astype(np.float32))
         return
     make = random_floats if kind in (Q.F32, Q.F16, Q.BF16) else random_blocks
-    std = gain / dims[1] ** 0.5
+    std = gain / dims[-1] ** 0.5
     parts = [make(kind, min(CHUNK, n - at), std, rng) for at in range(0, n, CHUNK)]
     w.write_tensor_data(np.concatenate(parts))
 
 
-def write(path, args, shape, sample):
+def write(path, args, shape, vocabulary):
     rng = np.random.default_rng([args.seed, *f"{args.shape} {args.format} {args.pure}".encode()])
-    w = gguf.GGUFWriter(path, "llama")
-    add_metadata(w, args, shape, sample)
+    w = gguf.GGUFWriter(path, shape.arch)
+    add_vocabulary(w, args, shape, vocabulary)
+    add_metadata(w, shape)
     plan = []
     for name, dims, gain in tensors(shape):
-        kind = Q.F32 if len(dims) == 1 else kind_of(name, dims[-1], args, shape)
+        kind = kind_of(name, dims, args, shape)
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         n_bytes = int(np.prod(dims)) // elements * size
         w.add_tensor_info(name, dims, np.dtype(np.float32), n_bytes, raw_dtype=kind)
@@ -178,9 +142,9 @@ def write(path, args, shape, sample):
     w.close()
 
 
-def sample_path():
-    out = subprocess.run([ROOT / "etc/fetch_model.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    return out.splitlines()[-1]
+def vocabulary_path(shape):
+    line = [sys.executable, ROOT / "tests/models/fetch.py", shape.vocabulary]
+    return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
 
 
 def main():
@@ -189,7 +153,7 @@ def main():
     p.add_argument("--format", choices=FORMATS, default="Q4_K_M", help="default: %(default)s")
     p.add_argument("--pure", action="store_true", help="one format for every matrix, output too")
     p.add_argument("--seed", type=int, default=1, help="of the weights (default: %(default)s)")
-    p.add_argument("--vocab-from", metavar="GGUF", help="whose vocabulary to take (default: the sample model)")
+    p.add_argument("--vocab-from", metavar="GGUF", help="whose vocabulary to take (default: that of the shape's real model)")
     p.add_argument("--output", metavar="PATH", help="default: random-SHAPE.FORMAT.gguf in the model cache")
     args = p.parse_args()
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "sluice/models"
@@ -201,7 +165,7 @@ def main():
         started = time.monotonic()
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            write(part, args, SHAPES[args.shape], args.vocab_from or sample_path())
+            write(part, args, SHAPES[args.shape], args.vocab_from or vocabulary_path(SHAPES[args.shape]))
             part.rename(path)
         finally:
             part.unlink(missing_ok=True)

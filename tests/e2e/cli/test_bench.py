@@ -303,10 +303,12 @@ def test_no_model_no_server_no_file(served, tmp_path):
 # --- checkpoints for benchmarks ---
 
 
-@pytest.mark.parametrize("format, kinds", [("Q4_K_M", "Q4_K Q6_K"), ("Q4_0", "Q4_0 Q6_K"), ("BF16", "BF16")])
-def test_random_checkpoints_load_and_their_weights_do_not_blow_up(tmp_path, format, kinds):
+@pytest.mark.parametrize("shape, format, kinds", [
+    ("tiny", "Q4_K_M", "Q4_K Q6_K"), ("tiny", "Q4_0", "Q4_0 Q6_K"), ("tiny", "BF16", "BF16"), ("tiny-qwen3", "Q8_0", "Q8_0 F32"),
+    ("tiny-gemma3", "Q4_K_M", "Q4_K Q6_K"), ("tiny-qwen3-moe", "Q4_K_M", "Q4_K Q6_K F32")])
+def test_random_checkpoints_load_and_their_weights_do_not_blow_up(tmp_path, shape, format, kinds):
     path = tmp_path / "random.gguf"
-    subprocess.run([sys.executable, ROOT / "tests/bench/make_model.py", "--shape", "tiny", "--format", format, "--output", path],
+    subprocess.run([sys.executable, ROOT / "tests/bench/make_model.py", "--shape", shape, "--format", format, "--output", path],
                    check=True, timeout=patience(120), env=dict(os.environ, SLUICE_MODEL=model_path()))
     shown = subprocess.run([BIN / "sluice-worker", "inspect", path, "--text"], check=True, capture_output=True, text=True,
                            timeout=patience(20)).stdout
