@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds llama-bench, llama-batched-bench and llama-server for this CPU and prints their folder. An earlier build is kept.
+# Builds llama-bench, llama-batched-bench, llama-perplexity and llama-server for this CPU and prints their folder. Keeps an
+# earlier build of the same programs.
 #
 #   tests/bench/peers/llama_cpp.sh [CACHE]      CACHE: default ~/.cache/sluice/peers
 #
@@ -8,7 +9,7 @@
 set -euo pipefail
 readonly version=0.3.36
 readonly sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
-readonly tools=(llama-bench llama-batched-bench llama-server)
+readonly tools=(llama-bench llama-batched-bench llama-perplexity llama-server)
 
 cache=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/peers}
 say() { printf 'llama.cpp: %s\n' "$*" >&2; }
@@ -21,7 +22,7 @@ die() {
 cpu=$(grep -m 1 '^flags' /proc/cpuinfo | sha256sum | cut -c1-8)
 home=$cache/llama.cpp-$version
 build=$home/build-$cpu
-if [ -e "$build/complete" ]; then
+if [ "$(cat "$build/complete" 2>/dev/null)" = "${tools[*]}" ]; then
     echo "$build/bin"
     exit 0
 fi
@@ -54,5 +55,5 @@ nice cmake -S "$home/src" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML
     >"$home/build.log" 2>&1 || die "cmake fails: $(grep -m 1 -i error "$home/build.log") ($home/build.log)"
 nice ninja -C "$build" "${tools[@]}" >>"$home/build.log" 2>&1 ||
     die "the build fails: $(grep -m 1 -iE 'error|FAILED' "$home/build.log") ($home/build.log)"
-touch "$build/complete"
+echo "${tools[*]}" >"$build/complete"
 echo "$build/bin"

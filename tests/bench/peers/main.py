@@ -20,11 +20,18 @@ EXAMPLES = """examples:
   tests/bench/peers.sh --quick                      everything, shortened: 15 minutes once all is built
   tests/bench/peers.sh --json peers.json            the whole comparison, ≤ 60 minutes
   tests/bench/peers.sh --peers llama.cpp --models sample --formats Q4_1,Q8_0
+  tests/bench/peers.sh --models                     llama.cpp alone, on other families; 40 minutes
   tests/bench/peers.sh --install                    only gets and builds the peers
 
-A model of a title in a format: `sample` in Q4_1 is the sample model; in another format it is a random model of its shape, `1.1b` always is one
-(tests/bench/make_model.py). Peers are kept in ~/.cache/sluice/peers, where a later run finds them. SLUICE_BIN: programs to use in place of
+A model of a title in a format: `sample` in Q4_1 is the sample model. In another format it is a random model of the sample model's shape. Other
+titles are random models too (tests/bench/make_model.py). `--models` without titles takes 1.1b and the shapes of other families in Q8_0 and
+Q4_K_M, and compares the ratios of each shape with those of 1.1b. Peers are kept in ~/.cache/sluice/peers, where a later run finds them. SLUICE_BIN: programs to use in place of
 the release preset's, which is built otherwise. The machine should be otherwise idle; the load is printed with the figures."""
+
+
+FAMILIES = ["1.1b", "qwen3-0.6b", "gemma3-270m", "qwen3-moe"]
+TITLES = ["sample", *FAMILIES]
+PIECES = [work.name for work in common.offline_works(False)]
 
 
 def say(text):
@@ -36,18 +43,26 @@ def arguments():
     p = argparse.ArgumentParser(prog="tests/bench/peers.sh", description="Sluice beside other engines on the same model, run in turn.",
                                 epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     words = lambda text: text.split(",")  # noqa: E731
-    p.add_argument("--peers", type=words, default=names, metavar="NAMES", help=f"by commas (default: all, {', '.join(names)})")
-    p.add_argument("--models", type=words, default=["sample", "1.1b"], metavar="TITLES", help="sample, 1.1b (default: both)")
-    p.add_argument("--formats", type=words, default=["Q4_1"], metavar="NAMES", help="GGUF formats (default: Q4_1)")
-    p.add_argument("--works", type=words, default=["offline", "start", "served"], metavar="NAMES", help="offline, start, served (default: all)")
+    p.add_argument("--peers", type=words, metavar="NAMES", help=f"by commas (default: all, {', '.join(names)})")
+    p.add_argument("--models", type=words, nargs="?", const=[], metavar="TITLES",
+                   help=f"{', '.join(TITLES)} (default: sample,1.1b; without titles: all but sample)")  # fmt: skip
+    p.add_argument("--formats", type=words, metavar="NAMES", help="GGUF formats (default: Q4_1)")
+    p.add_argument("--works", type=words, metavar="NAMES", help="offline, start, served (default: all)")
+    p.add_argument("--pieces", type=words, metavar="NAMES", help=f"of the offline work: {', '.join(PIECES)} (default: all)")
     p.add_argument("--clients", type=words, default=["1", "8", "32"], metavar="NUMBERS", help="of the loads on a server (default: 1,8,32)")
     p.add_argument("--runs", type=int, help="of each, in turn (default: 5; 3 with --quick)")
     p.add_argument("--quick", action="store_true", help="3 runs, shorter generations, no load on a server with the 1.1b model")
     p.add_argument("--install", action="store_true", help="get and build the peers, and end")
     p.add_argument("--json", metavar="FILE", help="results as JSON too, written after each piece of work")
     args = p.parse_args()
-    for given, known, what in ((args.peers, names, "peers"), (args.models, ["sample", "1.1b"], "models"),
-                               (args.works, ["offline", "start", "served"], "works"), (args.clients, ["1", "8", "32"], "clients")):  # fmt: skip
+    whole = {"peers": names, "models": ["sample", "1.1b"], "formats": ["Q4_1"], "works": ["offline", "start", "served"], "pieces": PIECES}
+    families = {"peers": ["llama.cpp"], "models": FAMILIES, "formats": ["Q8_0", "Q4_K_M"], "works": ["offline"],
+                "pieces": ["prefill-512", "decode-1", "decode-8"]}  # fmt: skip
+    args.families = args.models == []
+    for key, value in (families if args.families else whole).items():
+        setattr(args, key, getattr(args, key) or value)
+    for given, known, what in ((args.peers, names, "peers"), (args.models, TITLES, "models"), (args.works, whole["works"], "works"),
+                               (args.pieces, PIECES, "pieces"), (args.clients, ["1", "8", "32"], "clients")):  # fmt: skip
         for word in given:
             if word not in known:
                 p.error(f"--{what}: {word!r} is none of {', '.join(known)}")
@@ -152,6 +167,8 @@ class Comparison:
         self.rep.data["peers"][self.peer.name].setdefault("models", {})[self.title] = precision
         if "offline" in self.args.works:
             for work in common.offline_works(self.args.quick):
+                if work.name not in self.args.pieces:
+                    continue
                 self.attempt(work.says(), lambda work=work: self.offline(work))
         if "start" in self.args.works:
             self.attempt("start", self.start)
@@ -193,6 +210,8 @@ def main():
     rep.data["machine"]["load_at_end"] = os.getloadavg()[0]
     rep.save(args.json)
     print(rep.text())
+    if args.families:
+        print(rep.beside(FAMILIES[0]))
     say(f"{installed - started:.0f} s to get and build, {time.monotonic() - installed:.0f} s to compare")
 
 

@@ -91,6 +91,18 @@ class Report:
                     for n in d["not_compared"]]  # fmt: skip
         return "\n".join(out) + "\n"
 
+    def beside(self, title):
+        """The ratios of tokens a second of each model, beside those of the models of that title in the same format."""
+        rates = {(r["peer"], r["work"], *r["model"].split(" ", 1)): r["ratio"] for r in self.data["rows"] if r["metric"] == "tokens_per_s"}
+        titles = [t for t in dict.fromkeys(key[2] for key in rates) if t != title]
+        out = [f"Ratios beside those of {title}; a ratio below that of {title} is bold.", "",
+               f"| peer | work | format | {' | '.join([title, *titles])} |", "| --- " * (4 + len(titles)) + "|"]  # fmt: skip
+        for (peer, work, _, kind), base in (item for item in rates.items() if item[0][2] == title):
+            found = [rates.get((peer, work, t, kind)) for t in titles]
+            cells = ["" if r is None else f"**{r:.2f}**" if r < base else f"{r:.2f}" for r in found]
+            out.append(f"| {peer} | {work} | {kind} | {base:.2f} | {' | '.join(cells)} |")
+        return "\n".join(out) + "\n"
+
     @staticmethod
     def _cell(side, metric):
         number = lambda x: f"{x / scale(metric):,.0f}" if x / scale(metric) >= 100 else f"{x / scale(metric):.3g}"  # noqa: E731

@@ -38,6 +38,15 @@ def test_what_is_not_compared_is_printed(tmp_path):
     assert json.loads((tmp_path / "out.json").read_text())["not_compared"][0]["peer"] == "gone"
 
 
+def test_ratios_below_those_of_the_base_are_bold():
+    rep = peers_report.Report(True, "1.2.3")
+    for model, ours in (("1.1b Q8_0", 200), ("qwen Q8_0", 150), ("gemma Q8_0", 300), ("qwen Q4_K_M", 100)):
+        rep.add("fast", model, "decode", None, [{"tokens_per_s": ours}], [{"tokens_per_s": 100}])
+    table = rep.beside("1.1b")
+    assert "| peer | work | format | 1.1b | qwen | gemma |" in table
+    assert "| fast | decode | Q8_0 | 2.00 | **1.50** | 3.00 |" in table and "Q4_K_M" not in table
+
+
 def test_wrong_words_are_named():
     result = subprocess.run([sys.executable, PEERS / "main.py", "--peers", "llama.cpp,nobody"], capture_output=True, text=True, timeout=60)
     assert result.returncode == 2 and all(word in result.stderr for word in ("--peers", "'nobody'", "llama.cpp", "openvino-genai"))
