@@ -2,7 +2,8 @@
 # Long tests: they take longer than every commit can wait for. Each part takes at most 60 minutes. Run them before an
 # issue is resolved; results go to docs/log.
 #
-#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers bench peers, or all
+#   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart
+#                              tokenizers models bench peers shapes, or all
 set -uo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in
@@ -199,6 +200,15 @@ part_tokenizers() { # ids and texts of 65 tokenizers on 2,000 strings each, by t
     run "tokenizers" tests/golden/regen.sh --tokenizers "$root/build/dev/bin/tokenizer_ids"
 }
 
+part_models() { # real models through the whole stack: answers, perplexity beside llama.cpp, greedy tokens of transformers
+    run "configure release" cmake --preset release -DSLUICE_TESTS=ON
+    run "build release" cmake --build build/release -- --quiet
+    run "real models" build/venv/bin/python tests/models/fetch.py
+    run "packages of the reference" tests/golden/regen.sh --venv
+    run "llama.cpp" tests/bench/peers/llama_cpp.sh
+    SLUICE_BIN=$root/build/release/bin run "real models, served" pytest -s tests/e2e/long/long_models.py
+}
+
 part_bench() { # figures for docs/log
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
@@ -211,8 +221,13 @@ part_peers() { # other engines on the same models, run in turn; the table for do
     run "peers" tests/bench/peers.sh --json build/peers.json
 }
 
+part_shapes() { # other families beside llama.cpp, and the load of a folder beside that of a GGUF file; tables for docs/log
+    run "peers, shapes of other families" tests/bench/peers.sh --models --json build/shapes.json
+    run "loads of a folder and of a GGUF file" build/venv/bin/python tests/bench/load_time.py
+}
+
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers bench peers)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers models bench peers shapes)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

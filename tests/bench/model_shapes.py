@@ -11,7 +11,7 @@ class Shape:
     layers: int
     heads: int
     kv_heads: int
-    ffn: int  # of an expert, where there are experts
+    ffn: int  # width of an expert, where there are experts
     vocab: int
     tied: bool
     context: int

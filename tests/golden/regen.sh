@@ -4,6 +4,7 @@
 #
 #     regen.sh               everything but the arithmetic table
 #     regen.sh NAME ...      make_NAME.py only: templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts ollama sampler
+#     regen.sh --venv        makes only the virtual environment
 #     regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
 #     regen.sh --tokenizers PROGRAM   compares tokenizer_ids with the reference tokenizers on 2,000 strings each
 #     regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
@@ -24,6 +25,9 @@ fi
 export PYTHONDONTWRITEBYTECODE=1
 python=$venv/bin/python
 
+if [[ ${1:-} == --venv ]]; then
+    exit
+fi
 if [[ ${1:-} == --compare ]]; then
     CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF" "$python" -m pip install --quiet --disable-pip-version-check \
         llama-cpp-python==0.3.36
