@@ -88,6 +88,11 @@ static const struct arch_fixed_key vl_hf_fixed_keys[] = {
     ARCH_ANY_VALUE("vision_end_token_id"),
 };
 
+static const struct arch_param vl_hf_params[] = {
+    {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 128, 0},
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 500000, 0},
+};
+
 static const struct arch_source vl_sources[] = {
     {
         .base = &arch_base_gguf,
@@ -105,10 +110,10 @@ static const struct arch_source vl_sources[] = {
         .format = "hf",
         .aliases = "Qwen3VLForConditionalGeneration|qwen3_vl",
         .rope_style = ROPE_HALF,
-        .params = hf_params,
+        .params = vl_hf_params,
         .fixed_keys = vl_hf_fixed_keys,
         .tensors = hf_tensors,
-        .n_params = ARCH_N_OF(hf_params),
+        .n_params = ARCH_N_OF(vl_hf_params),
         .n_fixed_keys = ARCH_N_OF(vl_hf_fixed_keys),
         .n_tensors = ARCH_N_OF(hf_tensors),
     },

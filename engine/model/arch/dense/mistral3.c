@@ -30,6 +30,7 @@ static const struct arch_fixed_key ollama_fixed_keys[] = {
 };
 
 static const struct arch_param hf_params[] = {
+    {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_CONTEXT, "max_position_embeddings|rope_parameters.max_position_embeddings",
      ARCH_ABSENT_REFUSE, 0, 0},

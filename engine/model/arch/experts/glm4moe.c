@@ -39,7 +39,7 @@ static const struct arch_tensor hf_tensors[] = {
 static const struct arch_param hf_params[] = {
     {ARCH_PARAM_ROT_SHARE, "rope_parameters.partial_rotary_factor|partial_rotary_factor",
      ARCH_ABSENT_FALLBACK, 0.5, 0},
-    {ARCH_PARAM_DRAFT_LAYERS, "num_nextn_predict_layers", ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_DRAFT_LAYERS, "num_nextn_predict_layers", ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EXPERTS, "n_routed_experts|num_experts|num_local_experts", ARCH_ABSENT_REFUSE, 0,
      0},
     {ARCH_PARAM_SHARED_COUNT, "n_shared_experts", ARCH_ABSENT_FALLBACK, 1, 0},

@@ -287,6 +287,12 @@ static void test_rope_base_has_the_family_default_without_a_key(void **state)
     assert_int_equal(open_copy(&copy, "olmo2", "  \"rope_theta\": 700.0,\n", ""), BAD);
     assert_true(names_all(copy.err.message, "rope_parameters.rope_theta"));
     close_copy(&copy);
+    assert_int_equal(open_copy(&copy, "ministral3", "    \"rope_theta\": 700.0,\n", ""), BAD);
+    assert_true(names_all(copy.err.message, "rope_parameters.rope_theta"));
+    close_copy(&copy);
+    assert_int_equal(open_copy(&copy, "qwen3vl", "      \"rope_theta\": 500.0,\n", ""), 0);
+    assert_true(copy.model.shape.ropes[0].base == 5e5);
+    close_copy(&copy);
     /* Half of each head rotates. */
     assert_int_equal(open_copy(&copy, "glm4moe", "    \"partial_rotary_factor\": 0.5,\n", ""), 0);
     assert_int_equal(copy.model.shape.ropes[0].n_rot, 8);
