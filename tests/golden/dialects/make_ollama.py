@@ -13,7 +13,7 @@ TINY = pathlib.Path(__file__).parents[1] / "tiny"
 COPIES = {
     "gpt_oss": dict(
         arch="gptoss",
-        without=["expert_feed_forward_length"],
+        without=["expert_feed_forward_length", "rope.scaling.type"],
         keys={},
         tensors={".attn_output.": ".attn_out.", ".attn_sinks.weight": ".attn_sinks", ".post_attention_norm.": ".ffn_norm."}),
     "gemma3": dict(

@@ -16,6 +16,7 @@
 #include "base/strbuf.h"
 #include "engine/format/checkpoint.h"
 #include "engine/model/model.h"
+#include "engine/model/model_find.h"
 #include "tests/unit/engine/support/support_folder.h"
 #include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_observe.h"
@@ -77,6 +78,7 @@ static void copy_table(struct copy *c, const struct golden_model *g)
     memcpy(c->tensors, c->merged.tensors, c->merged.n_tensors * sizeof(c->tensors[0]));
     c->source.params = c->params;
     c->source.tensors = c->tensors;
+    c->source.dialect_keys = NULL; /* the only source is the plain one */
     c->arch.sources = &c->source;
     c->arch.n_sources = 1;
 }
@@ -347,7 +349,9 @@ static void add_golden(const char *name, struct checkpoint *ckpt)
     snprintf(g->name, sizeof(g->name), "%s", name);
     g->ckpt = ckpt;
     g->arch = model.arch;
-    g->source = arch_find_source(g->arch, checkpoint_format(ckpt), checkpoint_architecture(ckpt));
+    char prefix[MODEL_PREFIX_BYTES];
+    const struct arch *found = NULL;
+    assert_int_equal(model_find_arch(ckpt, &found, &g->source, prefix, &err), 0);
     model_fini(&model);
     n_goldens++;
 }
