@@ -67,8 +67,8 @@ static void check_tensors(const struct checkpoint *ckpt, const struct engine_fac
 static void check_model(const char *path)
 {
     struct checkpoint *ckpt = NULL;
-    struct engine_facts facts;
-    struct model_info info;
+    struct engine_facts facts = {.context_limit = ""};
+    struct model_info info = {.architecture = ""};
     struct error err = {0};
     if (checkpoint_open(path, &ckpt, &err) != 0 || engine_facts_read(ckpt, &facts, &err) != 0)
         fail_msg("%s: %s", path, err.message);
