@@ -221,8 +221,6 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_NORM_EPS, "rms_norm_eps", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_ACTIVATION, "hidden_act", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_TIED, "tie_word_embeddings", ARCH_ABSENT_FALLBACK, 0, 0},
-    {ARCH_PARAM_ROT_SHARE, ROPE_OR("partial_rotary_factor", "partial_rotary_factor"),
-     ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 10000, 0},
     {ARCH_PARAM_ROPE_SCALING,
      ROPE_OR("rope_type", "rope_parameters.type|rope_scaling.rope_type|rope_scaling.type"),
@@ -241,6 +239,12 @@ static const struct arch_param hf_params[] = {
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {
+    /* Tables whose models rotate a part of each head have a parameter. transformers does not read
+     * the key for the others. */
+    ARCH_ONE_VALUE("partial_rotary_factor", 1),
+    ARCH_ONE_VALUE("rope_parameters.partial_rotary_factor", 1),
+    ARCH_ONE_VALUE("rope_parameters.full_attention.partial_rotary_factor", 1),
+    ARCH_ONE_VALUE("rope_parameters.sliding_attention.partial_rotary_factor", 1),
     ARCH_HAS_TENSOR("attention_bias", ARCH_ATTN_Q_BIAS),
     ARCH_HAS_TENSOR("mlp_bias", ARCH_FFN_UP_BIAS),
 };

@@ -130,13 +130,6 @@ static struct partition find_partition(const struct attention_tile *t, uint32_t 
     return part;
 }
 
-/* softcap·tanh(x / softcap) = softcap·(1 − 2 / (1 + exp(2x / softcap))) */
-static inline v16 v_softcap(v16 x, float cap)
-{
-    v16 e = v_exp(v_mul(x, v_set1(2.0f / cap))), one = v_set1(1.0f);
-    return v_mul(v_set1(cap), v_sub(one, v_div(v_set1(2.0f), v_add(one, e))));
-}
-
 /* ALiBi of a query: its scores are reduced by slope · (its position − the key's position). */
 struct bias {
     float slope, to_first; /* distance from the query to the partition's first position */

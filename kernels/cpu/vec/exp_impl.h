@@ -17,3 +17,13 @@ static inline v16 v_exp(v16 x)
     p = v_add(v_fma(p, v_mul(r, r), r), v_set1(1.0f));
     return v_select_lt(x, v_set1(EXP_MIN), v_zero(), v_mul(p, v_pow2(n)));
 }
+
+/* maths_softcap() */
+static inline v16 v_softcap(v16 x, float cap)
+{
+    v16 one = v_set1(1.0f), w = v_mul(x, v_set1(2.0f / cap)), z = v_mul(w, w);
+    v16 p = v_fma(v_fma(z, v_set1(SOFTCAP_C4), v_set1(SOFTCAP_C3)), z, v_set1(SOFTCAP_C2));
+    p = v_mul(w, v_fma(v_fma(p, z, v_set1(SOFTCAP_C1)), z, v_set1(SOFTCAP_C0)));
+    v16 wide = v_sub(one, v_div(v_set1(2.0f), v_add(one, v_exp(w))));
+    return v_mul(v_set1(cap), v_select_lt(v_abs(w), one, p, wide));
+}

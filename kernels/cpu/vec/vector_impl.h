@@ -107,8 +107,7 @@ static inline v16 v_scaled(v16 x, float factor, float softcap)
     x = v_mul(x, v_set1(factor));
     if (!(softcap > 0.0f))
         return x;
-    v16 e = v_exp(v_mul(x, v_set1(2.0f / softcap))), one = v_set1(1.0f);
-    return v_mul(v_set1(softcap), v_sub(one, v_div(v_set1(2.0f), v_add(one, e))));
+    return v_softcap(x, softcap);
 }
 
 static void scale(float *x, uint32_t n, float factor, float softcap)

@@ -274,7 +274,7 @@ CASES = {
         "kinds": Change(lambda rng, c: kinds(rng, c) | dict(use_sliding_window=True, sliding_window=9))},
         "qwen2", ("tied", "untied", "linear", "yarn")),
     "qwen3": Case("Qwen3ForCausalLM", dense, LLAMA | BIAS | {
-        "window": Change(lambda rng, c: window(rng, c) | dict(use_sliding_window=True, max_window_layers=1), "use_sliding_window")},
+        "window": Change(lambda rng, c: window(rng, c) | dict(use_sliding_window=True, max_window_layers=1), "use_sliding_window|layer_types")},
         "qwen3", ("tied", "untied", "linear", "yarn")),
     "qwen3vl": Case("Qwen3VLForConditionalGeneration", qwen3vl_sizes, {
         name: text(change) for name, change in (ROPES | GELU | BIAS | NO_KV).items()}, "qwen3vl"),
@@ -352,8 +352,7 @@ CASES = {
         "heads of their own": Change(lambda rng, c: dict(multi_query=False, num_kv_heads=c["num_attention_heads"]), "multi_query"),
         "alibi, one head": Change(dict(alibi=True), "multi_query"),
         "alibi 40b": Change(falcon_40b(alibi=True), "alibi"),
-        "linear": ROPES["linear"], "dynamic": ROPES["dynamic"],
-        "yarn": Change(ROPES["yarn"].settings, "original_max_position_embeddings")}, "falcon", ("40b", "one norm", "tied", "untied")),
+    } | {name: Change(change.settings, ".factor") for name, change in ROPES.items() if "yarn" not in name or name == "yarn"}, "falcon", ("40b", "one norm", "tied", "untied")),
     "opt": Case("OPTForCausalLM", opt_sizes, TIED | activations("activation_function") | {
         "no biases": Change(dict(enable_bias=False)), "norm behind": Change(dict(do_layer_norm_before=False), "do_layer_norm_before"),
         "bare norms": Change(dict(layer_norm_elementwise_affine=False), "layer_norm_elementwise_affine"),
@@ -366,7 +365,7 @@ CASES = {
         "scale": Change(dict(attn_config=dict(softmax_scale=0.3))),
         "clip": Change(dict(attn_config=dict(clip_qkv=2.0)), "clip_qkv"), "norms": Change(dict(attn_config=dict(qk_ln=True)), "qk_ln"),
         "wide": Change(dict(expansion_ratio=3), "expansion_ratio"), "biases": Change(dict(no_bias=False), "no_bias"),
-        "logits": Change(dict(logit_scale=0.5), "logit_scale")}, "mpt", ("tied", "scale")),
+        "logits": Change(dict(logit_scale=0.5), "logit_scale")}, "mpt", ("tied",)),
     "stablelm": Case("StableLmForCausalLM", partial_sizes("layer_norm_eps", 0.25, 1e-4), LLAMA | PARTIAL | flags("use_qkv_bias") | {
         "parallel": Change(dict(use_parallel_residual=True)), "norms": Change(dict(qk_layernorm=True)),
         "12b": Change(dict(use_parallel_residual=True, qk_layernorm=True))}, "stablelm", ("tied", "norms", "12b")),

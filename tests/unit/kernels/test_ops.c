@@ -92,6 +92,13 @@ static void run_softcap(const struct rig *rig, struct tensor *y, const struct te
     run_scaled(rig, y, x, 4.0f);
 }
 
+static void run_softcap_wide(const struct rig *rig, struct tensor *y, const struct tensor *x,
+                             const float *w)
+{
+    (void)w;
+    run_scaled(rig, y, x, 400.0f);
+}
+
 static double want_rms(const float *x, const float *w, uint32_t n, uint32_t i)
 {
     double sum = 0;
@@ -178,6 +185,11 @@ static double want_softcap(const float *x, const float *w, uint32_t n, uint32_t 
     return 4 * tanh(want_scale(x, w, n, i) / 4);
 }
 
+static double want_softcap_wide(const float *x, const float *w, uint32_t n, uint32_t i)
+{
+    return 400 * tanh(want_scale(x, w, n, i) / 400);
+}
+
 static const struct op_case {
     const char *name;
     run_fn *run;
@@ -198,6 +210,9 @@ static const struct op_case {
     {"gated_oai", run_oai, want_oai, 1e-6, 0},
     {"scale", run_scale, want_scale, 5e-7, 0},
     {"softcap", run_softcap, want_softcap, 5e-7, 4.0}, /* the error is relative to the cap */
+    /* Symptom: values far below the cap had the cap's rounding error. Logits of Gemma 2, whose cap
+     * is 50, were wrong by 4e-5 of the largest. */
+    {"softcap of small values", run_softcap_wide, want_softcap_wide, 5e-7, 0},
 };
 
 static void check_case(const struct op_case *c, uint32_t n, struct random *r)

@@ -120,6 +120,8 @@ static const struct arch_tensor phi3_hf_tensors[] = {
 
 static const struct arch_param phi3_hf_params[] = {
     {ARCH_PARAM_WINDOW, "sliding_window", ARCH_ABSENT_FALLBACK, 0, 0},
+    {ARCH_PARAM_ROT_SHARE, "rope_parameters.partial_rotary_factor|partial_rotary_factor",
+     ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
      "original_max_position_embeddings|rope_parameters.original_max_position_embeddings|"
      "rope_scaling.original_max_position_embeddings",

@@ -23,6 +23,8 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_KEY_DIM, "head_dim", ARCH_ABSENT_FALLBACK, 128, 0},
     {ARCH_PARAM_ROPE_BASE, ARCH_HF_ROPE_BASE, ARCH_ABSENT_FALLBACK, 5000000, 0},
     {ARCH_PARAM_ROT_DIM, "rotary_dim", ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROT_SHARE, "rope_parameters.partial_rotary_factor|partial_rotary_factor",
+     ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 static const struct arch_fixed_key hf_fixed_keys[] = {

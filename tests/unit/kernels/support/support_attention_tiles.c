@@ -39,7 +39,7 @@ static float score_of(const float *q, const float *k, const struct setup *s, con
         sum += run_of(q + d, k + d, 1, s->head_dim - d < RUN ? s->head_dim - d : RUN);
     sum *= 1.0f / sqrtf((float)s->head_dim);
     if (s->softcap > 0.0f)
-        sum = s->softcap * (1.0f - 2.0f / (1.0f + maths_exp(sum * (2.0f / s->softcap))));
+        sum = maths_softcap(sum, s->softcap);
     return bias[0] != 0.0f ? fmaf(bias[0], bias[1], sum) : sum;
 }
 
