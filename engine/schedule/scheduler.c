@@ -413,20 +413,15 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
 }
 
 /* The leader has computed the prompt: the choices that wait for it share its blocks. A choice whose
- * length asks for the other rope starts without blocks. */
+ * length asks for longrope's other table gives them back before its first step. */
 static void fork_choices(struct scheduler *sched, const struct sequence *leader)
 {
     struct request *r = leader->request;
-    for (uint32_t i = 0; i < r->n_choices; i++) {
-        struct sequence *seq = &r->choices[i];
-        if (seq->state != SEQUENCE_FORKING)
-            continue;
-        seq->state = SEQUENCE_RUNNING;
-        if (leader->is_long == scheduler_is_long(&sched->cfg, sequence_n_tokens(seq)))
-            scheduler_blocks_fork(sched, leader, seq);
-        else
-            seq->begun = true;
-    }
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].state == SEQUENCE_FORKING) {
+            scheduler_blocks_fork(sched, leader, &r->choices[i]);
+            r->choices[i].state = SEQUENCE_RUNNING;
+        }
 }
 
 uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample_result *result)

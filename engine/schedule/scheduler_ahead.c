@@ -19,8 +19,7 @@ static uint32_t block_ahead(const struct scheduler *sched, const struct sequence
     return i < sched->cfg.max_blocks_per_seq ? kv_cache_peek(sched->kv, peek) : KV_BLOCK_NONE;
 }
 
-/* Writes the row of the token that is being drawn. Returns false if it has no block or no row, or
- * if the sequence then crosses longrope's border. */
+/* Writes the row of the token that is being drawn. Returns false if it has no block or no row. */
 static bool write_row(struct scheduler *sched, struct step_batch *b, const struct sequence *seq,
                       struct kv_peek *peek)
 {
@@ -28,8 +27,7 @@ static bool write_row(struct scheduler *sched, struct step_batch *b, const struc
     uint32_t n = kv_cache_table_len(sched->kv, seq->slot);
     uint32_t block = block_ahead(sched, seq, at, peek);
     uint32_t *table = b->block_tables + (size_t)row * b->limits.max_blocks_per_seq;
-    if (block == KV_BLOCK_NONE || row == sched->cfg.max_rows ||
-        seq->is_long != scheduler_is_long(&sched->cfg, at + 1))
+    if (block == KV_BLOCK_NONE || row == sched->cfg.max_rows)
         return false;
     memcpy(table, kv_cache_table(sched->kv, seq->slot), n * sizeof(*table));
     table[at / bs] = block;

@@ -19,45 +19,11 @@
 #include "kernels/device.h"
 #include "tests/gpu/support/gpu_model.h"
 #include "tests/gpu/support/support_seed.h"
-#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_match.h"
 
 static const char *gpu_name = "cuda:0";
 
 /* --- against transformers --- */
-
-static double golden_error(const char *name, const struct executor_config *cfg)
-{
-    double worst = 0;
-    struct golden g;
-    struct model_run run;
-    char path[512], file[64];
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s.gguf", golden_source_dir(), name);
-    snprintf(file, sizeof(file), "tiny/%s.bin", name);
-    golden_open(&g, file, "SLTL");
-    model_run_open(&run, path, cfg);
-    /* The golden file may have columns of padding that the model lacks. */
-    uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g);
-    uint32_t vocab = executor_model_info(run.ex)->vocab_size;
-    for (uint32_t s = 0; s < n_seqs; s++) {
-        uint32_t n_ids = golden_u32(&g), n_rows = golden_u32(&g);
-        uint32_t *list = golden_copy(&g, n_ids);
-        float *all = malloc((size_t)n_ids * vocab * sizeof(float));
-        assert_non_null(all);
-        model_run_all(&run, list, n_ids, 16, false, all);
-        for (uint32_t r = 0; r < n_rows; r++) {
-            uint32_t row = golden_u32(&g);
-            float *expected = golden_copy(&g, n_golden);
-            double e = model_relative_error(all + (size_t)row * vocab, expected, vocab);
-            worst = e <= worst ? worst : e;
-            free(expected);
-        }
-        free(all);
-        free(list);
-    }
-    model_run_close(&run);
-    golden_close(&g);
-    return worst;
-}
 
 static void test_logits_near_transformers(void **state)
 {
@@ -74,7 +40,7 @@ static void test_logits_near_transformers(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         struct executor_config cfg = gpu_config();
-        double error = golden_error(files[i].name, &cfg);
+        double error = match_golden(files[i].name, ".gguf", &cfg, 16).error;
         print_message("%-5s worst %.2e\n", files[i].name, error);
         if (!(error <= files[i].bound))
             fail_msg("tiny/%s: relative error %.3g exceeds %.3g", files[i].name, error,
@@ -93,6 +59,7 @@ static void test_families_near_transformers(void **state)
                                         "gemma2",
                                         "gemma3",
                                         "phi3",
+                                        "phi3_long",
                                         "granite",
                                         "olmo2",
                                         "olmo3",
@@ -133,7 +100,7 @@ static void test_families_near_transformers(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct executor_config cfg = gpu_config();
-        double error = golden_error(names[i], &cfg);
+        double error = match_golden(names[i], ".gguf", &cfg, 16).error;
         print_message("%-18s worst %.2e\n", names[i], error);
         if (!(error <= 5e-2))
             fail_msg("tiny/%s: relative error %.3g", names[i], error);

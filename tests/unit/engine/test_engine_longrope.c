@@ -264,5 +264,7 @@ int main(void)
         cmocka_unit_test(test_a_crossing_counts_no_cached_tokens_and_no_preemption),
         cmocka_unit_test(test_resume_on_either_side_of_the_border_goes_on_as_if_undisturbed),
     };
+    if (getenv("SLUICE_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, load_answers, free_answers);
 }

@@ -361,6 +361,12 @@ static void test_random_traffic_is_the_same_with_and_without(void **state)
          .n_blocks = 100,
          .prefill_chunk_tokens = 64,
          .prefix_cache = true},
+        {.max_rows = 64,
+         .max_seqs = 8,
+         .n_blocks = 200,
+         .prefill_chunk_tokens = 64,
+         .long_rope_after = 50,
+         .prefix_cache = true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
