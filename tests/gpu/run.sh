@@ -80,6 +80,7 @@ faults  120 test_gpu_cuda_model     *refused*
 faults  180 test_gpu_cuda_fault     *
 serve   300 test_gpu_engine         *64_alone*
 serve   120 test_gpu_engine         *resume_goes_on*
+serve   120 test_gpu_engine_longrope *at_once
 session  60 test_gpu_cuda_ops       *
 session  60 test_gpu_cuda_quant_ops *
 session  60 test_gpu_cuda_attention *teams*
