@@ -1,6 +1,7 @@
 """A Hugging Face folder through the programs: whole, in shards, and as the Hub's cache keeps it. All three give the same
 answers. The model is tests/golden/tiny/qwen3 with a tokenizer of the 256 bytes."""
 import json
+import os
 import shutil
 import subprocess
 
@@ -112,6 +113,82 @@ def test_serve_takes_a_folder(folder, tmp_path, stubs):
         blob.resolve().write_text(json.dumps(tokenizer()) + " ")
         failed = sluice.cli("load", "tiny-qwen3", check=False)
         assert failed.returncode and names(failed.stderr, "MODEL_FILE_CHANGED"), failed.stderr
+    finally:
+        sluice.stop()
+
+
+def change_config(**values):
+    def change(path):
+        file = path / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    return change
+
+
+def replace(name, data, *without):
+    def change(path):
+        for old in (name, *without):
+            (path / old).unlink(missing_ok=True)
+        (path / name).write_bytes(data)
+    return change
+
+
+def cut(name, n):
+    return lambda path: (path / name).write_bytes((path / name).read_bytes()[:n])
+
+
+def fifo(name):
+    def change(path):
+        (path / name).unlink(missing_ok=True)
+        os.mkfifo(path / name)
+    return change
+
+
+TEKKEN = b'{"config":{"pattern":"a","default_vocab_size":18446744073709551615,"default_num_special_tokens":1},"vocab":[]}'
+INDEX = b'{"weight_map": {"model.norm.weight": "../../model.safetensors"}}'
+# a change to a copy of the folder, and a value that the refusal names
+HOSTILE = {
+    "no weights": (cut("model.safetensors", 0), "model.safetensors"),
+    "cut weights": (cut("model.safetensors", 1000), "model.safetensors"),
+    "a long header": (replace("model.safetensors", b"\xff" * 8 + b"{}"), "model.safetensors"),
+    "a cut config": (cut("config.json", 100), "config.json"),
+    "a deep config": (replace("config.json", b"[" * 10000), "config.json"),
+    "many layers": (change_config(num_hidden_layers=4294967295), "num_hidden_layers"),
+    "a layer more": (change_config(num_hidden_layers=3), "model.layers.2.input_layernorm.weight"),
+    "a path in the index": (replace("model.safetensors.index.json", INDEX, "model.safetensors"), "../../model.safetensors"),
+    "a FIFO as tokenizer": (fifo("tokenizer.json"), "tokenizer.json"),
+    "a FIFO as config": (fifo("config.json"), "config.json"),
+    "a deep tokenizer": (replace("tokenizer.json", b'{"model":' + b"[" * 10000), "tokenizer.json"),
+    "a long piece": (replace("tokenizer.model", b"\x0a\x03\x0a\x01a\x0a" + b"\xff" * 9 + b"\x01", "tokenizer.json"), "tokenizer.model"),
+    "absurd tekken": (replace("tekken.json", TEKKEN), "tekken.json"),
+    "a bad rank": (replace("tiktoken.model", b"YQ== 0\nYg== 4294967296\n", "tokenizer.json"), "tiktoken.model"),
+}
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) << 10
+
+
+def test_hostile_folders_are_refused_by_name_and_nothing_else_happens(folder, tmp_path, stubs):
+    from conftest import Sluice
+    (tmp_path / "state").mkdir()
+    sluice = Sluice(tmp_path / "state", stubs)
+    sluice.start(folder, "--kv-tokens", "2048")
+    try:
+        sluice.wait(lambda: len(sluice.ready()) == 1, 30, "ready")
+        before = sluice.generate(sluice.request("tiny-qwen3", "The first answer", max_tokens=24, temperature=0, ignore_eos=True))[0]
+        sluice.cli("register", "bad", folder, "--version", "1", check=False)
+        (pid,) = sluice.children("sluice-manager")
+        rest = resident(pid)
+        for name, (change, named) in HOSTILE.items():
+            bad = tmp_path / "bad" / name.replace(" ", "-")
+            shutil.copytree(folder, bad)
+            change(bad)
+            refused = sluice.cli("register", "bad", bad, "--version", "2", check=False)
+            assert refused.returncode == 1 and names(refused.stderr, "INVALID_ARGUMENT", "MODEL_FILE_INVALID"), (name, refused.stderr)
+            assert named in refused.stderr, (name, refused.stderr)
+        assert sluice.children("sluice-manager") == [pid] and resident(pid) < rest + (8 << 20)
+        assert sluice.generate(sluice.request("tiny-qwen3", "The first answer", max_tokens=24, temperature=0, ignore_eos=True))[0] == before
     finally:
         sluice.stop()
 

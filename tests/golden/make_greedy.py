@@ -1,0 +1,59 @@
+"""Adds the greedy answer of each folder in tiny/ to greedy.bin. The folders are loaded by transformers in f32. So the
+script also shows that transformers reads what Sluice reads: the logits of tiny/NAME.bin come out again.
+
+    make_greedy.py [NAME ...]     all folders without a name
+
+Quantized GGUF files have no folder: make_quantized.py adds their answers."""
+
+import json
+import struct
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+import greedy
+from families import FAMILIES
+from make_tiny import HERE
+
+TINY = HERE / "tiny"
+
+
+def load(folder):
+    name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    cls = getattr(transformers, name)
+    more = {"quantization_config": transformers.Mxfp4Config(dequantize=True)} if folder.name.endswith("mxfp4") else {}
+    return cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more).eval()
+
+
+def first_sequence(name):
+    """Ids and the last row of logits of the first sequence in tiny/NAME.bin."""
+    data = (TINY / f"{name}.bin").read_bytes()
+    _, vocab, n_ids, n_rows = struct.unpack_from("<IIII", data, 4)
+    ids = np.frombuffer(data, "<u4", n_ids, 20)
+    at = 20 + 4 * n_ids + (n_rows - 1) * 4 * (1 + vocab)
+    return ids.astype(np.int64), struct.unpack_from("<I", data, at)[0], np.frombuffer(data, "<f4", vocab, at + 4)
+
+
+def difference(name, model):
+    ids, row, expected = first_sequence(name)
+    with torch.no_grad():
+        got = model(torch.from_numpy(ids)[None], use_cache=False).logits[0, row].numpy()[: len(expected)]
+    return np.abs(got - expected).max() / np.abs(expected).max()
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    names = sys.argv[1:] or sorted(p.parent.name for p in TINY.glob("*/config.json"))
+    for name in names:
+        model = load(TINY / name)
+        error = difference(name, model)
+        vocab = min(greedy.VOCAB, model.get_output_embeddings().weight.shape[0])
+        longest = getattr(FAMILIES.get(name), "longest", 0) or greedy.PROMPT + greedy.STEPS
+        margin = greedy.write(name, model, vocab, longest)
+        print(f"{name:20} differs from its logits by {error:.1e}, least margin {margin:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
