@@ -1,5 +1,5 @@
-"""Greedy answers of the models in tiny/: greedy.bin (README.md). Each step is a whole forward pass of transformers, so rope
-that depends on the length is that of a server that computes a sequence again."""
+"""Greedy answers of the models in tiny/: greedy.bin (README.md). Each step is a whole forward pass of transformers. So rope
+that depends on the length has the table of the whole sequence."""
 
 import pathlib
 import struct

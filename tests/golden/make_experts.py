@@ -394,7 +394,8 @@ def parts_of(family, c, rest, x):
     return {f"{names[module]}.{kind}": x.squeeze() if "shexp" in names[module] else x}
 
 
-def write_gguf(name, family, model):
+def write_gguf(name, family, model, files={}):
+    """`files` has the format and the bytes of matrices that are not written as bf16."""
     w = gguf.GGUFWriter(HERE / "tiny" / f"{name}.gguf", family.arch)
     w.add_name(f"Sluice tiny {name}")
     block_keys(w, model.config)
@@ -406,13 +407,14 @@ def write_gguf(name, family, model):
             continue
         layer = re.match(r"model\.layers\.(\d+)\.", key)
         rest = key[layer.end() :] if layer else key
-        for to, x in parts_of(family, model.config, rest, value.numpy()).items():
+        kind, value = files.get(key, (None, value.numpy()))
+        for to, x in parts_of(family, model.config, rest, value).items():
             to = f"blk.{layer[1]}.{to}" if layer else to
             if family.split and "_exps." in to:
                 for i, expert in enumerate(x):
-                    add_tensor(w, to.replace("_exps.", f".{i}."), expert)
+                    add_tensor(w, to.replace("_exps.", f".{i}."), expert, kind)
             else:
-                add_tensor(w, to, x)
+                add_tensor(w, to, x, kind)
     for to, x in family.extra.items():
         add_tensor(w, to, x)
     w.write_header_to_file()
@@ -421,7 +423,10 @@ def write_gguf(name, family, model):
     w.close()
 
 
-def add_tensor(w, name, x):
+def add_tensor(w, name, x, kind=None):
+    if kind is not None:
+        w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)
+        return
     x = np.ascontiguousarray(x, np.float32)
     if x.ndim < 2 or name.endswith(".bias"):
         w.add_tensor(name, x)

@@ -202,14 +202,16 @@ def join_qkv(tensors):
     return out
 
 
-def write_gguf(name, family, model, tokens, merges):
+def write_gguf(name, family, model, tokens, merges, files={}):
+    """`files` has the format and the bytes of matrices that are not written as bf16."""
     c = text_config(model.config)
     w = gguf.GGUFWriter(OUT / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[family.arch])
     write_keys(w, name, c, tokens, merges)
     family.keys(w, c)
     names = gguf.get_tensor_name_map(family.arch, first(c, "num_hidden_layers", "n_layer", "n_layers"))
-    tensors = {}
+    tensors, kinds = {}, {}
     for hf_name, x in text_parameters(model).items():
+        kind, x = files.get(hf_name, (None, x))
         suffixes = (".weight", ".bias")
         new = names.get_name(hf_name, suffixes) or names.get_name(hf_name.removeprefix("transformer."), suffixes)
         if new is None:
@@ -221,13 +223,14 @@ def write_gguf(name, family, model, tokens, merges):
         x = family.transform(hf_name, x, c)
         if new == "token_embd.weight":
             x = x[:family.tokens]
-        tensors[new] = x
+        tensors[new], kinds[new] = x, kind
     for new, x in (join_qkv(tensors) if family.joined else tensors).items():
         x = np.ascontiguousarray(x)
         if x.ndim == 1 or "norm" in new:
             w.add_tensor(new, x)
         else:
-            w.add_tensor(new, gguf.quantize(x, Q.BF16), raw_dtype=Q.BF16)
+            kind = kinds.get(new)
+            w.add_tensor(new, gguf.quantize(x, Q.BF16) if kind is None else x, raw_dtype=kind or Q.BF16)
     for new, x in family.extra(c).items():
         w.add_tensor(new, x)
     w.write_header_to_file()

@@ -1,9 +1,9 @@
-"""Writes quantized GGUF files tiny/NAME.gguf, one or two for each group of families, and tiny/NAME.bin with the logits of
-transformers for the dequantized weights. Layouts: README.md.
+"""Writes quantized GGUF files tiny/NAME.gguf, one or two for each group of families. The files tiny/NAME.bin have the logits
+of transformers for the dequantized weights. Layouts: README.md.
 
     make_quantized.py [NAME ...]     all of them without a name
 
-The models are those of families.py and make_experts.py with other numbers: widths hold whole blocks, and four ranks can
+The models are those of families.py and make_experts.py with other numbers. Widths hold whole blocks, and four ranks can
 divide heads and FFNs. Rows are quantized in the order of transformers, because every order of GGUF permutes whole rows. The
 contract's activations have 8 bits, and a near tie between keys or experts turns a rounding into another answer. So the
 script makes some models, and takes the one that rounding changes the least."""
@@ -49,7 +49,7 @@ def filling(ffn=160, **more):
     return square(hidden_size=160, intermediate_size=ffn, num_attention_heads=5, **more)
 
 
-NEAR_TIES = dict(calm=8, seeds=16)  # a router near a tie chooses another expert
+NEAR_TIES = dict(calm=8, seeds=10)  # a router near a tie chooses another expert
 
 
 def experts(**more):
@@ -62,7 +62,7 @@ ROWS = {
     "qwen3_q4_k": Row("qwen3", Q.Q4_K, heads(256, 256, num_attention_heads=8, head_dim=16), calm=4),
     "gemma3_iq4_nl": Row("gemma3", Q.IQ4_NL, heads(96, 160, query_pre_attn_scalar=32, num_hidden_layers=6)),
     "phi3_q4_k": Row("phi3", Q.Q4_K, square(**WIDE, intermediate_size=256, num_key_value_heads=2, rms_norm_eps=1e-3, sliding_window=16), calm=4),
-    "cohere_norms_q8_0": Row("cohere_norms", Q.Q8_0, filling(num_key_value_heads=5), calm=4),
+    "cohere_norms_q8_0": Row("cohere_norms", Q.Q8_0, filling(num_key_value_heads=5)),
     "starcoder2_q8_0": Row("starcoder2", Q.Q8_0, filling(num_key_value_heads=1)),
     "gptneox_q8_0": Row("gptneox", Q.Q8_0, filling()),
     "phi2_iq4_nl": Row("phi2", Q.IQ4_NL, filling(640)),

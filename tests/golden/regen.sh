@@ -3,7 +3,8 @@
 # ${XDG_CACHE_HOME:-~/.cache}/sluice/golden-venv (some 7 GB because of torch). A run takes a few minutes.
 #
 #     regen.sh               everything but the arithmetic table
-#     regen.sh NAME ...      make_NAME.py only: templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts ollama sampler
+#     regen.sh NAME ...      make_NAME.py only: templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts
+#                            quantized ollama greedy sampler
 #     regen.sh --venv        makes only the virtual environment
 #     regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
 #     regen.sh --tokenizers PROGRAM   compares tokenizer_ids with the reference tokenizers on 2,000 strings each
@@ -52,7 +53,7 @@ fi
 if [[ ${1:-} == arithmetic ]]; then
     exec "$python" arithmetic.py
 fi
-for name in "${@:-templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts ollama sampler}"; do
+for name in "${@:-templates tokenizer tokenizers dequant logits tiny tiny_gpt families experts quantized ollama greedy sampler}"; do
     for one in $name; do
         echo "== $one"
         script=make_$one.py
