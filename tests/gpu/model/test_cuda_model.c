@@ -48,7 +48,17 @@ static void test_logits_near_transformers(void **state)
     }
 }
 
-/* A checkpoint of each family, with its norms, windows, scales and kinds of rope. */
+static void check_golden(const char *name, const char *suffix, double bound)
+{
+    struct executor_config cfg = gpu_config();
+    double error = match_golden(name, suffix, &cfg, 16).error;
+    print_message("%-24s %-5s worst %.2e\n", name, suffix, error);
+    if (!(error <= bound))
+        fail_msg("tiny/%s%s: relative error %.3g", name, suffix, error);
+}
+
+/* A checkpoint of each family, with its norms, windows, scales and kinds of rope. The layers of the
+ * folders are read by other rules than those of GGUF. */
 static void test_families_near_transformers(void **state)
 {
     static const char *const names[] = {"llama3",
@@ -97,14 +107,46 @@ static void test_families_near_transformers(void **state)
                                         "glm4moe",
                                         "ernie4_5_moe",
                                         "minimax_m2"};
+    static const char *const folders[] = {"mistral",          "qwen2_window",   "gemma2_scale",
+                                          "gemma3_images",    "gptj",           "opt",
+                                          "falcon_rw",        "phi3_long",      "starcoder2_window",
+                                          "qwen3moe_fused",   "gpt_oss_mxfp4",  "qwen2moe_dense",
+                                          "ernie4_5_moe_end", "mistral3_images"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        struct executor_config cfg = gpu_config();
-        double error = match_golden(names[i], ".gguf", &cfg, 16).error;
-        print_message("%-18s worst %.2e\n", names[i], error);
-        if (!(error <= 5e-2))
-            fail_msg("tiny/%s: relative error %.3g", names[i], error);
+        check_golden(names[i], ".gguf", 5e-2);
+        check_golden(names[i], "", 5e-2);
     }
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
+        check_golden(folders[i], "", 5e-2);
+}
+
+/* Quantized files of the families, with the bound of test_quantized_families.c. */
+static void test_quantized_families_near_transformers(void **state)
+{
+    static const char *const names[] = {"llama3_q8_0",
+                                        "qwen3_q4_k",
+                                        "gemma3_iq4_nl",
+                                        "phi3_q4_k",
+                                        "cohere_norms_q8_0",
+                                        "starcoder2_q8_0",
+                                        "gptneox_q8_0",
+                                        "phi2_iq4_nl",
+                                        "stablelm_iq4_nl",
+                                        "falcon_iq4_nl",
+                                        "gpt2_iq4_nl",
+                                        "bloom_iq4_nl",
+                                        "qwen3moe_q4_k",
+                                        "mixtral_q8_0",
+                                        "gpt_oss_gguf_mxfp4",
+                                        "qwen2moe_iq4_nl",
+                                        "granitemoe_shared_q8_0",
+                                        "glm4moe_iq4_nl",
+                                        "ernie4_5_moe_q8_0",
+                                        "minimax_m2_iq4_nl"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        check_golden(names[i], ".gguf", 0.1);
 }
 
 /* Quantized linears have the CPU's bits; attention sums in another order. */
@@ -500,6 +542,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits_near_transformers),
         cmocka_unit_test(test_families_near_transformers),
+        cmocka_unit_test(test_quantized_families_near_transformers),
         cmocka_unit_test(test_logits_near_the_cpu),
         cmocka_unit_test(test_bits_do_not_depend_on_cuts),
         cmocka_unit_test(test_bits_do_not_depend_on_neighbours),
