@@ -1,4 +1,5 @@
-"""Models of other architectures than Llama through the programs: a tiny GPT-2, a tiny BLOOM and a tiny Qwen3 (tests/golden/tiny).
+"""Models of other architectures than Llama through the programs: a tiny GPT-2, BLOOM, Qwen3 and Phi-3 (tests/golden/tiny).
+Answers of Phi-3 cross the original context of longrope, 32 tokens.
 The answers are the same for each number of ranks and for each repetition. The server refuses a prompt or a context
 beyond the context length of the file. The manager refuses a file that is not supported."""
 import subprocess
@@ -9,9 +10,10 @@ import pytest
 from conftest import BIN, ROOT, names
 
 TINY = ROOT / "tests/golden/tiny"
-MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf", "qwen3": TINY / "qwen3.gguf"}
+MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf", "qwen3": TINY / "qwen3.gguf",
+          "phi3": TINY / "phi3_long.gguf"}
 TEXT = "The first (and 2nd) answer, it's"
-CONTEXT = 200  # context length of each model
+CONTEXTS = {"gpt2": 200, "bloom": 200, "qwen3": 200, "phi3": 256}
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +66,13 @@ def test_text_becomes_ids_and_text_again(served, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_context_is_what_the_file_says(served, name):
     model = served.inference.GetModel(served.stubs.inference.GetModelRequest(model=name))
-    assert str(CONTEXT) in str(model)
+    context = CONTEXTS[name]
+    assert str(context) in str(model)
     with pytest.raises(grpc.RpcError) as refused:
-        ask(served, name, "1", text="a b c " * CONTEXT, max_tokens=4)
+        ask(served, name, "1", text="a b c " * context, max_tokens=4)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    longer = served.cli("load", name, "--version", "1", "--context-length", str(CONTEXT + 1), "--validate-only", check=False)
-    assert longer.returncode != 0 and names(longer.stderr, "--context-length", CONTEXT + 1, CONTEXT), longer
+    longer = served.cli("load", name, "--version", "1", "--context-length", str(context + 1), "--validate-only", check=False)
+    assert longer.returncode != 0 and names(longer.stderr, "--context-length", context + 1, context), longer
 
 
 def test_a_model_that_is_not_supported_is_refused_in_one_sentence(served, tmp_path):
