@@ -1,0 +1,107 @@
+/* Tests of the keys of longrope in config.json: the length from which sequences use the long table,
+ * and keys that do not describe two tables. The folder is golden, with a change in config.json. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+#include "engine/model/model.h"
+#include "tests/support/names.h"
+#include "tests/unit/engine/support/support_folder.h"
+
+enum { BAD = STATUS_INVALID_ARGUMENT, UNBUILT = STATUS_UNIMPLEMENTED };
+
+#define LONG_FACTOR                                                                                \
+    "    \"long_factor\": [\n      1.0,\n      1.5,\n      2.0,\n      3.0,\n      5.0,\n"         \
+    "      8.0\n    ],\n"
+#define INNER_ORIGINAL "    \"original_max_position_embeddings\": 32,\n"
+#define OUTER_ORIGINAL "  \"original_max_position_embeddings\": 32,\n  \"pad"
+
+struct copy {
+    struct test_folder folder;
+    struct checkpoint *ckpt;
+    struct model model;
+    struct error err;
+};
+
+static int open_copy(struct copy *c, const char *old, const char *now)
+{
+    memset(c, 0, sizeof(*c));
+    folder_create(&c->folder);
+    folder_copy_golden(&c->folder, "phi3_long", "model.safetensors", "", "");
+    folder_copy_golden(&c->folder, "phi3_long", "config.json", old, now);
+    int rc = checkpoint_open(c->folder.path, &c->ckpt, &c->err);
+    return rc ? rc : model_init(&c->model, c->ckpt, NULL, &c->err);
+}
+
+static void close_copy(struct copy *c)
+{
+    model_fini(&c->model);
+    checkpoint_close(c->ckpt);
+    folder_remove(&c->folder);
+}
+
+static void test_longrope_without_two_tables_is_refused_by_key(void **state)
+{
+    static const struct {
+        const char *old, *now;
+        int status;
+        const char *named;
+    } rows[] = {
+        {LONG_FACTOR, "", UNBUILT, "rope_parameters.rope_type"},
+        {"      8.0\n    ]", "      8.0,\n      9.0\n    ]", BAD,
+         "rope_parameters.long_factor|7|6"},
+        {"      8.0\n    ]", "      0.0\n    ]", BAD, "rope_parameters.long_factor"},
+        /* transformers' class does not read the key, and other classes do */
+        {INNER_ORIGINAL, INNER_ORIGINAL "    \"long_mscale\": 1.2,\n", UNBUILT,
+         "rope_parameters.long_mscale"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct copy copy;
+        int rc = open_copy(&copy, rows[i].old, rows[i].now);
+        if (rc != rows[i].status || !names_all(copy.err.message, rows[i].named))
+            fail_msg("row %zu: %s \"%s\"", i, status_name(rc), copy.err.message);
+        close_copy(&copy);
+    }
+}
+
+static void test_the_border_is_the_original_context(void **state)
+{
+    static const struct {
+        const char *old, *now;
+        uint32_t border;
+        double factor;
+    } rows[] = {
+        {"", "", 32, 8},
+        {INNER_ORIGINAL, "", 32, 8},
+        {OUTER_ORIGINAL, "  \"pad", 32, 8},
+        {INNER_ORIGINAL, INNER_ORIGINAL "    \"factor\": 2.0,\n", 32, 2},
+        {"\"max_position_embeddings\": 256", "\"max_position_embeddings\": 32", 0, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct copy copy;
+        if (open_copy(&copy, rows[i].old, rows[i].now) != 0)
+            fail_msg("row %zu: %s", i, copy.err.message);
+        const struct model_shape *shape = &copy.model.shape;
+        assert_int_equal(shape->long_rope_after, rows[i].border);
+        assert_int_equal(copy.model.info.long_rope_after, rows[i].border);
+        assert_true(shape->ropes[0].factor == rows[i].factor);
+        assert_int_equal(shape->context_tokens, i == 4 ? 32 : 256);
+        close_copy(&copy);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_longrope_without_two_tables_is_refused_by_key),
+        cmocka_unit_test(test_the_border_is_the_original_context),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
