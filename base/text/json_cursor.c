@@ -293,7 +293,7 @@ static size_t escape_length(const char *text, size_t n)
 static int scan_string(struct json_cursor *c, size_t *out_end, bool *out_has_escapes,
                        struct error *err)
 {
-    size_t i = c->at + 1;
+    size_t i;
     *out_has_escapes = false;
     if (next_byte(c) != '"')
         return unexpected(c, "a string", err);

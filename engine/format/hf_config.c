@@ -52,10 +52,7 @@ static int join(struct flattener *f, const char *path, const char *name, const c
     char *joined = arena_alloc(&f->ckpt->arena, n + 1);
     if (!joined)
         return json_cursor_out_of_memory(&f->cursor, err);
-    memcpy(joined, path, n_path);
-    char *at = joined + n_path;
-    if (n_path)
-        *at++ = '.';
+    char *at = joined + snprintf(joined, n + 1, "%s%s", path, n_path ? "." : "");
     for (const char *c = name; *c; c++) {
         if (*c == '.' || *c == '\\')
             *at++ = '\\';

@@ -1,11 +1,14 @@
 """The default sampling of a model's files through the programs. generation_config.json chooses the sampling of a request
 that leaves the fields out. Requests and the load override the file."""
 import json
+import os
+import signal
 import subprocess
 
 import pytest
 
-from conftest import BIN, Sluice, names
+from conftest import BIN, Sluice, alive, names, until
+from generate_stream import Stream
 from test_folder import folder  # noqa: F401
 
 FILE = {"do_sample": True, "temperature": 1.5, "top_k": 40, "top_p": 0.75, "repetition_penalty": 1.25, "eos_token_id": 256}
@@ -63,6 +66,23 @@ def test_a_request_without_sampling_takes_the_files(served):
     assert answer(served, seed=seed) == answer(served, seed=seed, **SAME)
     shown = [line for line in served.cli("show", "tiny").stdout.splitlines() if line.startswith("sampling ")]
     assert len(shown) == 1 and names(shown[0], "temperature", "1.5", "top_k", "40", "top_p", "0.75")
+
+
+def test_a_request_that_loses_its_replica_keeps_the_files_sampling(served):
+    load(served)
+    want = answer(served)
+    t = served.stubs.inference
+    stream = Stream(served)
+    stream.start("r", t.GenerateRequest(model="tiny", text="The first answer", credit_tokens=4, sampling=t.Sampling(seed=7),
+                                        stopping=t.Stopping(max_tokens=24, ignore_eos=True)))
+    stream.wait_tokens("r", 4)
+    pid = served.ready()[0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid), 10, "the worker is dead")
+    stream.credit("r", 100)
+    got = stream.wait_finished("r")
+    assert got.ids[0] == want
+    assert got.finished[0].receipt.n_resumes >= 1
 
 
 def test_a_load_may_ignore_the_files(served):
