@@ -328,7 +328,7 @@ static int bind_tensor(struct model *model, const struct arch_tensor *row, uint3
         return rc;
     *tensor_entry(model, row->slot, layer, expert) = tensor;
     bound[tensor - checkpoint_tensor_at(model->ckpt, 0)] = true;
-    if (arch_is_by_head(row))
+    if (model->head_tensors && arch_is_by_head(row))
         model->head_tensors[head_index(model, row->slot, layer) + expert] = tensor;
     return 0;
 }

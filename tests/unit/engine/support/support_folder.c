@@ -74,16 +74,14 @@ void folder_write_safetensors(const struct test_folder *folder, const char *name
                               const char *header, size_t n_data)
 {
     uint64_t n = strlen(header);
-    unsigned char *bytes = malloc(8 + n + n_data);
-    if (!bytes)
-        abort();
+    struct strbuf bytes = {0};
     for (int i = 0; i < 8; i++)
-        bytes[i] = (unsigned char)(n >> (8 * i));
-    memcpy(bytes + 8, header, n);
+        strbuf_add_char(&bytes, (char)(unsigned char)(n >> (8 * i)));
+    strbuf_add_str(&bytes, header);
     for (size_t i = 0; i < n_data; i++)
-        bytes[8 + n + i] = (unsigned char)i;
-    folder_write(folder, name, bytes, 8 + n + n_data);
-    free(bytes);
+        strbuf_add_char(&bytes, (char)(unsigned char)i);
+    folder_write(folder, name, bytes.data, bytes.n_bytes);
+    strbuf_fini(&bytes);
 }
 
 void folder_write_model(const struct test_folder *folder)
