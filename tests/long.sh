@@ -3,7 +3,7 @@
 # issue is resolved; results go to docs/log.
 #
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart
-#                              tokenizers models bench peers shapes, or all
+#                              tokenizers models models-random bench peers shapes, or all
 set -uo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in
@@ -209,6 +209,16 @@ part_models() { # real models through the whole stack: answers, perplexity besid
     SLUICE_BIN=$root/build/release/bin run "real models, served" pytest -s tests/e2e/long/long_models.py
 }
 
+# Random models of each family, with every option of the config class changed, against transformers. The seeds are printed;
+# SLUICE_SEED is the first.
+part_models-random() {
+    run "build dev" build dev
+    local first=${SLUICE_SEED:-$RANDOM} round
+    for round in 0 1 2 3 4; do
+        run "random models, seed $((first + round))" tests/golden/regen.sh --models "$root/build/dev/bin/model_logits" --all --seed $((first + round))
+    done
+}
+
 part_bench() { # figures for docs/log
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
@@ -227,7 +237,7 @@ part_shapes() { # other families beside llama.cpp, and the load of a folder besi
 }
 
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers models bench peers shapes)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers models models-random bench peers shapes)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

@@ -8,6 +8,8 @@
 #     regen.sh --venv        makes only the virtual environment
 #     regen.sh arithmetic    prints the table of docs/log/2026-11-21-arithmetic.md, writes nothing
 #     regen.sh --tokenizers PROGRAM   compares tokenizer_ids with the reference tokenizers on 2,000 strings each
+#     regen.sh --models PROGRAM [--seed N] [--all] [FAMILY ...]
+#                            compares model_logits with transformers on random models (random/compare.py)
 #     regen.sh --compare     builds llama-cpp-python and compares its tokenizer with the golden ids
 #     regen.sh --compare-templates TEST
 #                            compares the engine with jinja2 on the chat templates in llama-cpp-python's source; TEST is
@@ -46,6 +48,9 @@ if [[ ${1:-} == --compare-templates ]]; then
     "$python" make_templates.py "$folder/templates"
     SLUICE_TEMPLATES=$folder/templates "$test" families
     exit
+fi
+if [[ ${1:-} == --models ]]; then
+    exec "$python" random/compare.py "${@:2}"
 fi
 if [[ ${1:-} == --tokenizers ]]; then
     exec "$python" make_tokenizers.py --compare "$2"

@@ -48,6 +48,27 @@ def heads(rng):
     return dict(num_attention_heads=kv * int(pick(rng, 1, 2, 3)), num_key_value_heads=kv)
 
 
+def widen(config):
+    """Eight heads of 32, which four ranks divide."""
+    if "text_config" in config:
+        widen(config["text_config"])
+        if "out_hidden_size" in config["vision_config"]:
+            config["vision_config"]["out_hidden_size"] = config["text_config"]["hidden_size"]
+        return
+    def put(value, *keys):
+        config.update({key: value for key in keys if config.get(key) is not None})
+    put(8, "num_attention_heads", "n_head", "n_heads")
+    put(4, "num_key_value_heads")
+    put(160, "intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+    put(72 if "head_dim" in config else 256, "hidden_size", "n_embd", "d_model")
+    put(32, "head_dim")
+    put(16, "rotary_dim")
+    put(2, "num_hidden_layers", "n_layer", "n_layers")
+    rope = config.get("rope_parameters") or {}
+    if "mrope_section" in rope:
+        rope["mrope_section"] = [6, 5, 5]
+
+
 def free(rng, **more):
     """Families whose head dimension is a key of its own."""
     out = tokens(rng) | heads(rng)
