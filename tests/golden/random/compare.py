@@ -33,7 +33,7 @@ from cases import CASES, Change, widen  # noqa: E402
 from families import FAMILIES, Family  # noqa: E402
 
 BOUND, REFUSED = 2e-5, 3
-WIDE = "wide"  # a model that four ranks can divide
+WIDE = "for ranks"  # a wide model, which four ranks can divide
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
