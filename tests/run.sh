@@ -190,7 +190,7 @@ fi
 # work, so one test more runs than there are processors. SLUICE_TEST_STEP selects every n-th case of the kernels' large
 # grids; long.sh runs all.
 if wants unit; then
-    SLUICE_TEST_STEP=2 count_ctest "unit" build/dev -j $(($(nproc) + 1)) -L plain
+    SLUICE_TEST_STEP=4 count_ctest "unit" build/dev -j $(($(nproc) + 1)) -L plain
 fi
 if wants asan; then
     must "build (asan-shared)" cmake --build build/asan-shared
