@@ -164,8 +164,6 @@ static const struct arch_param gemma3_hf_params[] = {
      ARCH_ABSENT_FALLBACK, 1e6, GLOBAL},
     {ARCH_PARAM_ROPE_BASE, "rope_parameters.sliding_attention.rope_theta|rope_local_base_freq",
      ARCH_ABSENT_FALLBACK, 1e4, LOCAL},
-    {ARCH_PARAM_ROPE_SCALING, "rope_parameters.sliding_attention.rope_type", ARCH_ABSENT_DERIVE, 0,
-     LOCAL},
 };
 
 static const struct arch_pattern gemma3_gguf_patterns[] = {
@@ -181,6 +179,7 @@ static const struct arch_pattern gemma3_hf_patterns[] = {
 
 /* With the keys of the wrapper for images. */
 static const struct arch_fixed_key gemma3_hf_fixed_keys[] = {
+    ARCH_ONE_TEXT("rope_parameters.sliding_attention.rope_type", "default"),
     ARCH_ANY_VALUE("hidden_act"), /* transformers reads hidden_activation only */
     ARCH_ONE_VALUE("use_bidirectional_attention", 0),
     ARCH_ANY_VALUE("cache_implementation"),

@@ -43,8 +43,10 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_ROPE_BASE,
      "rope_parameters.sliding_attention.rope_theta|rope_parameters.rope_theta|rope_theta",
      ARCH_ABSENT_REFUSE, 0, UNSCALED},
-    {ARCH_PARAM_ROPE_SCALING, "rope_parameters.sliding_attention.rope_type", ARCH_ABSENT_DERIVE, 0,
-     UNSCALED},
+};
+
+static const struct arch_fixed_key hf_fixed_keys[] = {
+    ARCH_ONE_TEXT("rope_parameters.sliding_attention.rope_type", "default"),
 };
 
 /* Models without a window are of OLMo 2. */
@@ -74,9 +76,11 @@ static const struct arch_source sources[] = {
         .aliases = "Olmo2ForCausalLM|Olmo3ForCausalLM|olmo2|olmo3",
         .rope_style = ROPE_HALF,
         .params = hf_params,
+        .fixed_keys = hf_fixed_keys,
         .tensors = hf_tensors,
         .patterns = hf_patterns,
         .n_params = ARCH_N_OF(hf_params),
+        .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
         .n_tensors = ARCH_N_OF(hf_tensors),
         .n_patterns = ARCH_N_OF(hf_patterns),
     },

@@ -100,6 +100,8 @@ static const struct arch_param rope_params[] = {
     {ARCH_PARAM_ROPE_BASE, "rope_parameters.rope_theta|rope_theta", ARCH_ABSENT_FALLBACK, 10000, 0},
     {ARCH_PARAM_ROPE_SCALING, "rope_parameters.rope_type|rope_scaling.rope_type|rope_scaling.type",
      ARCH_ABSENT_DERIVE, 0, 0},
+    {ARCH_PARAM_ROPE_FACTOR, "rope_parameters.factor|rope_scaling.factor", ARCH_ABSENT_FALLBACK, 1,
+     0},
 };
 
 static const struct arch_fixed_key rope_fixed_keys[] = {
@@ -123,11 +125,11 @@ static const struct arch_variant falcon_gguf_variants[] = {
 
 static const struct arch_param falcon_hf_params[] = {
     {ARCH_PARAM_KV_HEADS, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
-    {ARCH_PARAM_PARALLEL, "parallel_attn", ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 static const struct arch_fixed_key falcon_hf_fixed_keys[] = {
     ARCH_ONE_VALUE("multi_query", 1),
+    ARCH_ONE_VALUE("parallel_attn", 1),
     ARCH_ANY_VALUE("num_kv_heads"), /* without effect if multi_query is true */
     ARCH_ONE_VALUE("new_decoder_architecture", 0),
 };

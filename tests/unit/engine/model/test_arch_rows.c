@@ -1,7 +1,7 @@
-/* Tests that each row of parameters and tensors counts. Without a row, or with the names of two
- * rows exchanged, a golden checkpoint is refused or gives other logits. A row that nothing notices
- * is dead, or no foreign answer has checked the row. Rows of a base count if any family notices.
- * Without a row, that of the base counts again, if the base has one. */
+/* Tests that each row of parameters and tensors counts. If a table ignores a parameter, lacks a row
+ * of tensors or has two names exchanged, a golden is refused or gives other logits. A row that
+ * nothing notices is dead, or no foreign answer has checked the row. Rows of a base count if any
+ * family notices. Without a row, that of the base counts again, if the base has one. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 #include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_observe.h"
 
-enum { MAX_GOLDENS = 256, MAX_SOURCES = 160, MAX_ROWS = 96 };
+enum { MAX_GOLDENS = 256, MAX_SOURCES = 160, MAX_ROWS = 96, MAX_KEYS = 192, MAX_SPELLINGS = 8 };
 
 static struct golden_model {
     char name[256];
@@ -34,7 +34,7 @@ static struct golden_model {
 } goldens[MAX_GOLDENS];
 static uint32_t n_goldens, n_mutations;
 
-/* Copies of goldens with other spellings, and with values that change no answer. */
+/* Copies of goldens with other spellings, and with values other than the table's own. */
 static const struct {
     const char *golden, *old, *now;
 } edits[] = {
@@ -45,19 +45,34 @@ static const struct {
     {"hunyuan", "\"head_dim\"", "\"attention_head_dim\""},
     {"minimax_m2", "\"rope_parameters\": {\n    \"partial_rotary_factor\": 0.5,",
      "\"rotary_dim\": 8, \"rope_parameters\": {"},
-    {"mpt", "\"softmax_scale\": null", "\"softmax_scale\": 0.25"},
+    {"mpt", "\"softmax_scale\": null", "\"softmax_scale\": 0.3"},
+    {"llama3", "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 0.5"},
+    {"llama3", "\"high_freq_factor\": 4.0", "\"high_freq_factor\": 2.0"},
+    {"llama3", "\"silu\"", "\"gelu\""},
+    {"gpt2", "\"gelu_new\"", "\"relu\""},
+    {"gptj", "\"gelu_new\"", "\"relu\""},
+    {"opt", "\"relu\"", "\"gelu\""},
+    {"falcon", "\"activation\": \"gelu\"", "\"activation\": \"relu\""},
+    {"falcon", "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\", \"factor\": 3.0"},
+    {"glm4moe", "\"topk_group\": 1", "\"topk_group\": 2"},
 };
 
-/* Rows that the made checkpoints of another test reach. */
+/* Rows whose values no golden notices. */
 static const struct {
     enum arch_param_id id;
-    const char *format, *test;
+    const char *format;
 } elsewhere[] = {
-    /* transformers has no such keys */
-    {ARCH_PARAM_ROPE_ATTN_FACTOR, "gguf", "test_arch_mutations.c"},
-    {ARCH_PARAM_ROPE_EXT_FACTOR, "gguf", "test_arch_mutations.c"},
-    /* models of 46 and 62 layers */
-    {ARCH_PARAM_ATTN_SCALE_LAYERS, "gguf", "test_arch_model.c"},
+    /* transformers has no such keys; test_arch_mutations.c and test_arch_model.c have files */
+    {ARCH_PARAM_ROPE_ATTN_FACTOR, "gguf"},
+    {ARCH_PARAM_ROPE_EXT_FACTOR, "gguf"},
+    /* models of 46 and 62 layers; test_arch_model.c changes the numbers */
+    {ARCH_PARAM_ATTN_SCALE_LAYERS, "gguf"},
+    /* another value is refused: test_arch_model.c, test_arch_keys.c */
+    {ARCH_PARAM_VOCAB, "hf"},
+    {ARCH_PARAM_TIED, "hf"},
+    /* the goldens have the tables' own values; folders have other groups */
+    {ARCH_PARAM_EXPERT_SCORE, "gguf"},
+    {ARCH_PARAM_EXPERT_GROUPS_USED, "gguf"},
 };
 
 /* A table of the test's own to change: the golden's, with the rows of its bases. */
@@ -66,6 +81,8 @@ struct copy {
     struct arch_source source, merged;
     struct arch_param params[MAX_ROWS];
     struct arch_tensor tensors[MAX_ROWS];
+    struct arch_fixed_key fixed_keys[MAX_KEYS];
+    char keys[MAX_SPELLINGS][128];
 };
 
 static void copy_table(struct copy *c, const struct golden_model *g)
@@ -76,6 +93,9 @@ static void copy_table(struct copy *c, const struct golden_model *g)
     c->source = c->merged;
     memcpy(c->params, c->merged.params, c->merged.n_params * sizeof(c->params[0]));
     memcpy(c->tensors, c->merged.tensors, c->merged.n_tensors * sizeof(c->tensors[0]));
+    assert_true(c->merged.n_fixed_keys + MAX_SPELLINGS <= MAX_KEYS);
+    memcpy(c->fixed_keys, c->merged.fixed_keys, c->merged.n_fixed_keys * sizeof(c->fixed_keys[0]));
+    c->source.fixed_keys = c->fixed_keys;
     c->source.params = c->params;
     c->source.tensors = c->tensors;
     c->source.dialect_keys = NULL; /* the only source is the plain one */
@@ -167,7 +187,18 @@ static bool differ_without(const struct golden_model *g, const char *keys, const
     return !observe_same(&now, &expected);
 }
 
-/* True if the golden's table has the row, and notices its absence. */
+/* Lets the row's keys have any value, so that the table ignores the parameter. */
+static void ignore_keys(struct copy *c, const char *keys)
+{
+    uint32_t i = 0;
+    for (; keys && arch_name_at(keys, i, 0, 0, c->keys[i], sizeof(c->keys[0])); i++) {
+        assert_true(i + 1 < MAX_SPELLINGS);
+        c->fixed_keys[c->source.n_fixed_keys++] = (struct arch_fixed_key)ARCH_ANY_VALUE(c->keys[i]);
+    }
+}
+
+/* True if the golden's table has the row, and the golden notices that the parameter is ignored, or
+ * that the row of a base counts. */
 static bool notices_param(struct golden_model *g, const struct arch_source *source,
                           const struct arch_param *row)
 {
@@ -179,6 +210,7 @@ static bool notices_param(struct golden_model *g, const struct arch_source *sour
     const struct arch_param *below = param_of(source->base, row->id, row->of);
     struct arch_param *mine = &c.params[arch_find_param(&c.source, row->id, row->of) - c.params];
     *mine = below ? *below : c.params[--c.source.n_params];
+    ignore_keys(&c, below ? NULL : row->key);
     noticed = is_noticed(g, &c.arch) || differ_without(g, row->key, &c.arch);
     free_table(&c);
     return noticed;
