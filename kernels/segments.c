@@ -32,8 +32,9 @@ int segments_init(struct segments *seg, uint32_t dim, uint32_t granule, uint32_t
     }
     if (segments_len(&out) == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "segments: dimension %u in units of %llu leaves rank %u of %u nothing",
-                         dim, (unsigned long long)unit, index, tp);
+                         "%u rows in blocks of %llu leave one of %u ranks without rows; use fewer "
+                         "ranks",
+                         dim, (unsigned long long)unit, tp);
     *seg = out;
     return 0;
 }
