@@ -282,8 +282,8 @@ static void print_sampling(const Sluice__V1__SamplingDefaults *sampling)
             printf("%s%s %g", comma, rows[i].name, rows[i].value);
             comma = ", ";
         }
-    puts(comma[0] ? "  (the files recommend this; a request must ask for it)"
-                  : "drawn  (the files recommend this; a request must ask for it)");
+    puts(comma[0] ? "  (for requests that give no value)"
+                  : "drawn  (for requests that give no value)");
 }
 
 /* Keys of one reason share a line, as there may be dozens. */
