@@ -339,6 +339,40 @@ static void test_templates_when_the_list_has_another_type_then_its_key_is_named(
     assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
 }
 
+/* --- tokenizers that are not built --- */
+
+static void test_open_when_the_tokenizer_is_no_bpe_then_its_kind_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *named;
+    } rows[] = {{"t5", "tokenizer.ggml.model|t5|Unigram"},
+                {"bert", "tokenizer.ggml.model|bert|WordPiece"},
+                {"rwkv", "tokenizer.ggml.model|rwkv"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct gguf_writer w = {0};
+        struct checkpoint *c = NULL;
+        struct tokenizer *tok = NULL;
+        struct error err = {0};
+        gguf_begin(&w);
+        gguf_kv_string(&w, "tokenizer.ggml.model", rows[i].model);
+        gguf_finish(&w);
+        assert_int_equal(gguf_open(&w, &c, &err), 0);
+        int rc = tokenizer_open(c, &tok, &err);
+        if (rc != STATUS_UNIMPLEMENTED || !names_all(err.message, rows[i].named))
+            fail_msg("%s: %d: %s", rows[i].model, rc, err.message);
+        assert_int_equal(err.reason, REASON_TOKENIZER_UNSUPPORTED);
+        checkpoint_close(c);
+        gguf_writer_fini(&w);
+    }
+    static const char unigram[] =
+        "{" BYTE_LEVEL "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"a\",-1.5]]}}";
+    struct tokenizer *tok = NULL;
+    struct error err = {0};
+    assert_int_equal(open_folder(unigram, NULL, &tok, &err), STATUS_UNIMPLEMENTED);
+    assert_true(names_all(err.message, "tokenizer.json|model.type|Unigram"));
+}
+
 /* --- files of Ollama --- */
 
 static void end_list(struct gguf_writer *w)
@@ -385,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_open_when_all_tokens_are_special_then_time_is_linear),
         cmocka_unit_test(test_templates_when_there_are_too_many_then_a_note_names_the_first_lost),
         cmocka_unit_test(test_templates_when_a_gguf_file_has_too_many_then_a_note),
+        cmocka_unit_test(test_open_when_the_tokenizer_is_no_bpe_then_its_kind_is_named),
         cmocka_unit_test(test_gguf_when_the_pre_tokenizer_is_unnamed_then_that_of_the_family),
         cmocka_unit_test(test_templates_when_the_list_has_another_type_then_its_key_is_named),
     };
