@@ -314,13 +314,16 @@ static int bind_tensor(struct model *model, const struct arch_tensor *row, uint3
 {
     char name[MAX_TENSOR_NAME];
     const struct checkpoint_tensor *tensor;
-    int rc = locate_tensor(model, row, layer, expert, name, &tensor, err);
-    if (!rc && !tensor)
-        return is_required(model, row) ? checkpoint_missing_tensor(model->ckpt, name, err) : 0;
-    if (!rc)
-        rc = check_tensor(model, row, layer, tensor, err);
     const struct checkpoint_tensor *first =
         expert ? *tensor_entry(model, row->slot, layer, 0) : NULL;
+    if (expert && !first) /* without the first part, a layer has none */
+        return 0;
+    int rc = locate_tensor(model, row, layer, expert, name, &tensor, err);
+    if (!rc && !tensor && (first || is_required(model, row)))
+        return checkpoint_missing_tensor(model->ckpt, name, err);
+    if (rc || !tensor)
+        return rc;
+    rc = check_tensor(model, row, layer, tensor, err);
     if (!rc && first)
         rc = model_has_experts(row->slot) ? check_expert(model, row, first, tensor, err)
                                           : check_head(model, first, tensor, err);
@@ -358,8 +361,10 @@ static size_t n_expert_entries(const struct model *model)
 /* 0 without norms of heads that have a tensor each. */
 static size_t n_head_entries(const struct model *model)
 {
-    const struct arch_tensor *row = arch_find_tensor(&model->source, ARCH_ATTN_Q_NORM);
-    return row && arch_is_by_head(row) ? 2 * model->shape.n_layers * most_heads(model) : 0;
+    const struct arch_tensor *q = arch_find_tensor(&model->source, ARCH_ATTN_Q_NORM);
+    const struct arch_tensor *k = arch_find_tensor(&model->source, ARCH_ATTN_K_NORM);
+    bool by_head = (q && arch_is_by_head(q)) || (k && arch_is_by_head(k));
+    return by_head ? 2 * model->shape.n_layers * most_heads(model) : 0;
 }
 
 /* True for a tensor of a layer that only drafts tokens. */

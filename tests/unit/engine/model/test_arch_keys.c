@@ -92,6 +92,20 @@ static const struct change other_values[] = {
     {"exaone4", "\"sliding_window_pattern\": 4", "\"sliding_window_pattern\": \"LLLL\"", UNBUILT,
      "sliding_window_pattern|LLLL|LLLG"},
     {"gpt_oss", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", UNBUILT, "hidden_act|gelu"},
+    {"opt", "\"do_layer_norm_before\": true", "\"do_layer_norm_before\": false", UNBUILT,
+     "do_layer_norm_before"},
+    {"opt", "\"word_embed_proj_dim\": 40", "\"word_embed_proj_dim\": 8", BAD,
+     "word_embed_proj_dim|hidden_size"},
+    {"falcon", "\"multi_query\": true", "\"multi_query\": false", UNBUILT, "multi_query"},
+    {"falcon_rw", "\"multi_query\": false", "\"multi_query\": true", UNBUILT, "multi_query"},
+    {"falcon_40b", "\"alibi\": false", "\"alibi\": true", UNBUILT, "alibi"},
+    /* Symptom: a half rope, where transformers ignores the key and turns whole heads. */
+    {"llama_linear", ALSO("\"partial_rotary_factor\": 0.5"), UNBUILT, "partial_rotary_factor"},
+    {"qwen3vl", "\"mrope_section\"", "\"partial_rotary_factor\": 0.5, \"mrope_section\"", UNBUILT,
+     "partial_rotary_factor"},
+    /* Symptom: scores were capped, and transformers does not read the key. */
+    {"gemma3", "\"attn_logit_softcapping\": null", "\"attn_logit_softcapping\": 30.0", UNBUILT,
+     "attn_logit_softcapping"},
     /* ALiBi slopes are those of layer 0. */
     {"mpt", "\"n_heads\": 3", "\"n_heads\": [3, 1]", UNBUILT, "n_heads|3|1"},
 };
@@ -180,6 +194,9 @@ static const struct change other_tensors[] = {
     {"qwen2moe", "\"qkv_bias\": true", "\"qkv_bias\": false", BAD, "qkv_bias"},
     {"glm4moe", "\"use_qk_norm\": true", "\"use_qk_norm\": false", BAD, "use_qk_norm"},
     {"falcon", "\"bias\": false", "\"bias\": true", BAD, "bias|true"},
+    {"opt", "\"enable_bias\": true", "\"enable_bias\": false", BAD, "enable_bias"},
+    {"stablelm_norms", "\"qk_layernorm\": true", "\"qk_layernorm\": false", BAD, "qk_layernorm"},
+    {"phi2_norms", "\"qk_layernorm\": true", "\"qk_layernorm\": false", BAD, "qk_layernorm"},
     {"seed_oss", "\"attention_out_bias\": false", "\"attention_out_bias\": true", BAD,
      "attention_out_bias"},
 };
@@ -299,6 +316,21 @@ static void test_rope_base_has_the_family_default_without_a_key(void **state)
     close_copy(&copy);
 }
 
+/* StableLM 2 12B has a tensor for the norm of each head. */
+static void test_a_head_without_its_norm_is_refused_by_name(void **state)
+{
+    struct copy c = {0};
+    (void)state;
+    folder_create(&c.folder);
+    folder_copy_golden(&c.folder, "stablelm_norms", "config.json", "", "");
+    folder_copy_golden(&c.folder, "stablelm_norms", "model.safetensors", "k_layernorm.norms.2.",
+                       "k_layernorm.norms.9.");
+    assert_int_equal(checkpoint_open(c.folder.path, &c.ckpt, &c.err), 0);
+    assert_int_equal(model_init(&c.model, c.ckpt, NULL, &c.err), BAD);
+    assert_true(names_all(c.err.message, "model.layers.0.self_attn.k_layernorm.norms.2.weight"));
+    close_copy(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_published_keys_and_agreeing_spellings_load),
         cmocka_unit_test(test_layers_have_default_kinds_without_a_list),
         cmocka_unit_test(test_rope_base_has_the_family_default_without_a_key),
+        cmocka_unit_test(test_a_head_without_its_norm_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
