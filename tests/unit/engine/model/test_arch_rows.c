@@ -197,8 +197,8 @@ static void ignore_keys(struct copy *c, const char *keys)
     }
 }
 
-/* True if the golden's table has the row, and the golden notices that the parameter is ignored, or
- * that the row of a base counts. */
+/* True if the golden notices that its table ignores the parameter, or that the base's row counts.
+ */
 static bool notices_param(struct golden_model *g, const struct arch_source *source,
                           const struct arch_param *row)
 {
