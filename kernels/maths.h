@@ -106,9 +106,9 @@ MATHS_FN float maths_activate(float x, enum activation kind)
 /* cap·tanh(x / cap). With w = 2x / cap: 1 − 2/(1 + e^w) loses digits near 0, so for |w| < 1 an odd
  * polynomial of w replaces it (relative error 1.1e-7; coefficients of w, w^3, …, fitted). */
 #define SOFTCAP_C0 0.5f
-#define SOFTCAP_C1 -0.041666336f
+#define SOFTCAP_C1 (-0.041666336f)
 #define SOFTCAP_C2 0.0041639935f
-#define SOFTCAP_C3 -4.139537e-4f
+#define SOFTCAP_C3 (-4.139537e-4f)
 #define SOFTCAP_C4 3.346681e-5f
 
 MATHS_FN float maths_softcap(float x, float cap)
