@@ -75,14 +75,13 @@ static void match_sequence(struct model_run *run, struct golden *g, bool first, 
     free(ids);
 }
 
-struct match match_golden(const char *name, const char *suffix, const struct executor_config *cfg,
-                          uint32_t chunk)
+struct match match_path(const char *path, const char *name, const struct executor_config *cfg,
+                        uint32_t chunk)
 {
     struct match match = {0};
     struct golden g;
     struct model_run run;
-    char path[512], file[128];
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s%s", golden_source_dir(), name, suffix);
+    char file[128];
     snprintf(file, sizeof(file), "tiny/%s.bin", name);
     model_run_open(&run, path, cfg);
     golden_open(&g, file, "SLTL");
@@ -92,4 +91,12 @@ struct match match_golden(const char *name, const char *suffix, const struct exe
     model_run_close(&run);
     golden_close(&g);
     return match;
+}
+
+struct match match_golden(const char *name, const char *suffix, const struct executor_config *cfg,
+                          uint32_t chunk)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s%s", golden_source_dir(), name, suffix);
+    return match_path(path, name, cfg, chunk);
 }

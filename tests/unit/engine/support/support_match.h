@@ -18,6 +18,10 @@ struct match {
 struct match match_golden(const char *name, const char *suffix, const struct executor_config *cfg,
                           uint32_t chunk);
 
+/* The same for a checkpoint at another path that must give the logits of tiny/<name>.bin. */
+struct match match_path(const char *path, const char *name, const struct executor_config *cfg,
+                        uint32_t chunk);
+
 /* The greater of two errors; NaN if one of them is NaN. */
 double match_worse(double a, double b);
 /* FNV-1a over the floats' bits, beginning from `hash`. */
