@@ -7,7 +7,7 @@ PROGRAM is model_logits. Each family gets its random base and --each random chan
 and some changes are compared as a GGUF, too. The base and a wide model run with 2 and 4 ranks, whose bits must be equal.
 
 A model passes if all logits are within 2e-5 of eager attention in f32. A refused model passes if cases.py allows a refusal. A
-refusal must name the changed key. Where f32 of transformers is far from f64, too, the bound is 4 times that distance."""
+refusal must name the changed key. Where f32 of transformers is far from f64, too, the bound is 8 times that distance."""
 
 import argparse
 import copy
@@ -29,7 +29,8 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 import make_families  # noqa: E402
-from cases import CASES, Change, widen  # noqa: E402
+from cases import CASES  # noqa: E402
+from common import Change, widen  # noqa: E402
 from families import FAMILIES, Family  # noqa: E402
 
 BOUND, REFUSED = 2e-5, 3
@@ -42,6 +43,7 @@ def build(case, config, rng, dtype):
     c = cls.config_class(**copy.deepcopy(config))
     # eager attention of Falcon adds ALiBi's biases twice
     c._attn_implementation = "sdpa" if config.get("alibi") else "eager"
+    c._experts_implementation = "eager"
     torch.manual_seed(0)
     model = cls(c).float().eval()
     make_families.random_weights(model, Family(case.model, config, plus_one=case.plus_one, peak=1.3), rng)
@@ -143,7 +145,7 @@ def judge(report, what, got, model, ids, change):
     if not ok and error < 1e-3:
         true = logits(model, ids, torch.float64)[:, : got.shape[1]]
         own, theirs = relative(got, true), relative(expected, true)
-        ok = own <= max(BOUND, 4 * theirs)
+        ok = own <= max(BOUND, 8 * theirs)
         text += f", of f64 {own:.1e} (transformers {theirs:.1e})"
     if change.refused:
         text += f", although {change.refused} may be refused"

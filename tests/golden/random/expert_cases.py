@@ -1,0 +1,57 @@
+"""The rows of cases.py for families with experts."""
+
+from common import BIAS, GELU, ORIGINAL, ROPES, TIED, Case, Change, dense, dense_square, kinds, pick, rope, window
+
+
+def experts(sizes, width="moe_intermediate_size", number="num_experts", **more):
+    def make(rng):
+        c = sizes(rng)
+        n = int(rng.integers(3, 9))
+        c |= {number: n, "num_experts_per_tok": int(rng.integers(1, min(n, 4))), width: int(rng.integers(5, 60))}
+        return c | {key: value(rng, c) if callable(value) else value for key, value in more.items()}
+    return make
+
+
+def shared(rng, c):
+    return int(rng.integers(5, 60))
+
+
+RENORM = {"renormalised": Change(dict(norm_topk_prob=True)), "as they are": Change(dict(norm_topk_prob=False))}
+SPARSE = {"every second": Change(dict(decoder_sparse_step=2)), "some dense": Change(lambda rng, c: dict(
+    mlp_only_layers=[int(rng.integers(c["num_hidden_layers"]))]))}
+ALL = {"all experts": Change(lambda rng, c: dict(num_experts_per_tok=c.get("num_experts") or c["num_local_experts"]))}
+LOCAL = dict(number="num_local_experts")
+GRANITE = dict(embedding_multiplier=2.5, logits_scaling=4.0, residual_multiplier=0.3, attention_multiplier=0.2)
+EXPERT_CASES = {
+    "mixtral": Case("MixtralForCausalLM", experts(dense, "intermediate_size", **LOCAL), TIED | ALL | ROPES | GELU | {
+        "window": Change(window, "sliding_window"), "noise": Change(dict(router_jitter_noise=0.1))}),
+    "qwen2moe": Case("Qwen2MoeForCausalLM", experts(dense_square, shared_expert_intermediate_size=shared), TIED | ALL | RENORM | SPARSE | GELU | {
+        "no biases": Change(dict(qkv_bias=False)), "kinds": Change(lambda rng, c: kinds(rng, c) | dict(
+            use_sliding_window=True, sliding_window=9), "use_sliding_window|layer_types")}),
+    "qwen3moe": Case("Qwen3MoeForCausalLM", experts(dense), TIED | ALL | RENORM | SPARSE | GELU | BIAS | ROPES | {
+        "window": Change(dict(use_sliding_window=True, sliding_window=9), "sliding_window")}),
+    "gpt_oss": Case("GptOssForCausalLM", experts(dense, "intermediate_size", rope_parameters=rope(
+        9000.0, "yarn", factor=4.0, truncate=False, beta_fast=32.0, beta_slow=1.0, **ORIGINAL), sliding_window=16, **LOCAL), TIED | ALL | {
+            "kinds": Change(kinds), "plain rope": Change(dict(rope_parameters=rope(9000.0)), "rope_type"),
+            "no biases": Change(dict(attention_bias=False)), "limit": Change(dict(swiglu_limit=3.0), "swiglu_limit"),
+            "alpha": Change(dict(swiglu_alpha=1.0), "swiglu_alpha")}),
+    "granitemoe": Case("GraniteMoeForCausalLM", experts(dense_square, "intermediate_size", **LOCAL, **GRANITE), TIED | ALL | GELU | BIAS),
+    "granitemoe_shared": Case("GraniteMoeSharedForCausalLM", experts(
+        dense_square, "intermediate_size", shared_intermediate_size=shared, **LOCAL, **GRANITE), TIED | ALL | GELU | BIAS | {
+            "none shared": Change(dict(shared_intermediate_size=0))}),
+    "glm4moe": Case("Glm4MoeForCausalLM", experts(
+        dense, "moe_intermediate_size", "n_routed_experts", head_dim=lambda rng, c: int(pick(rng, 8, 16)), n_shared_experts=1,
+        first_k_dense_replace=1, num_hidden_layers=3, n_group=1, topk_group=1, routed_scaling_factor=1.5,
+        rope_parameters=lambda rng, c: c["rope_parameters"] | dict(partial_rotary_factor=0.5)), TIED | RENORM | BIAS | GELU | {
+            "norms": Change(dict(use_qk_norm=True)), "two shared": Change(dict(n_shared_experts=2)),
+            "groups": Change(dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3)),
+            "no dense": Change(dict(first_k_dense_replace=0))}),
+    "ernie4_5_moe": Case("Ernie4_5_MoeForCausalLM", experts(
+        dense_square, "moe_intermediate_size", "moe_num_experts", moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=1,
+        moe_layer_end_index=-1, moe_layer_interval=1, num_hidden_layers=4), TIED | GELU | {
+            "biases": Change(dict(use_bias=True), "lm_head.bias"), "two shared": Change(dict(moe_num_shared_experts=2)),
+            "none shared": Change(dict(moe_num_shared_experts=0)), "every second": Change(dict(moe_layer_interval=2)),
+            "to the third": Change(dict(moe_layer_end_index=2))}),
+    "minimax_m2": Case("MiniMaxM2ForCausalLM", experts(dense, "intermediate_size", "num_local_experts", head_dim=lambda rng, c: int(
+        pick(rng, 8, 16)), rope_parameters=lambda rng, c: c["rope_parameters"] | dict(partial_rotary_factor=0.5)), TIED | GELU | ALL),
+}
