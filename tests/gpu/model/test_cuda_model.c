@@ -58,7 +58,8 @@ static void check_golden(const char *name, const char *suffix, double bound)
 }
 
 /* A checkpoint of each family, with its norms, windows, scales and kinds of rope. The layers of the
- * folders are read by other rules than those of GGUF. */
+ * folders are read by other rules than those of GGUF. A shortened grid has every third folder of
+ * those that have a GGUF twin. */
 static void test_families_near_transformers(void **state)
 {
     static const char *const names[] = {"llama3",
@@ -115,7 +116,8 @@ static void test_families_near_transformers(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         check_golden(names[i], ".gguf", 5e-2);
-        check_golden(names[i], "", 5e-2);
+        if (grid_is_whole() || i % 3 == 0)
+            check_golden(names[i], "", 5e-2);
     }
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
         check_golden(folders[i], "", 5e-2);
@@ -146,7 +148,8 @@ static void test_quantized_families_near_transformers(void **state)
                                         "minimax_m2_iq4_nl"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        check_golden(names[i], ".gguf", 0.1);
+        if (grid_is_whole() || i % 2 == 0)
+            check_golden(names[i], ".gguf", 0.1);
 }
 
 /* Quantized linears have the CPU's bits; attention sums in another order. */
