@@ -256,7 +256,7 @@ static void test_templates_when_there_are_too_many_then_a_note_names_the_first_l
                                       .chat_template = file_of("D"),
                                       .n_templates = TOKENIZER_MAX_TEMPLATES,
                                       .dropped_template = "n15"};
-    char texts[TOKENIZER_MAX_TEMPLATES][2][8];
+    char texts[TOKENIZER_MAX_TEMPLATES][2][16];
     for (int i = 0; i < TOKENIZER_MAX_TEMPLATES; i++) {
         snprintf(texts[i][0], sizeof(texts[i][0]), "n%d", i);
         snprintf(texts[i][1], sizeof(texts[i][1]), "T%d", i);
@@ -299,7 +299,7 @@ static int open_gguf(void (*more)(struct gguf_writer *), struct tokenizer **out_
 
 static void many_templates(struct gguf_writer *w)
 {
-    char names[N_TEMPLATES][8], key[64], text[8];
+    char names[N_TEMPLATES][16], key[64], text[16];
     const char *list[N_TEMPLATES];
     gguf_kv_string(w, "tokenizer.chat_template", "D");
     for (int i = 0; i < N_TEMPLATES; i++) {
