@@ -181,8 +181,8 @@ void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq);
 /* True if the sequence must be computed by longrope's long table. While the prompt still gives
  * log-probabilities, the prompt alone counts: they are those of the request before it generated. */
 bool scheduler_blocks_want_long(const struct scheduler *sched, const struct sequence *seq);
-/* Frees the blocks of running sequences whose keys are turned by the wrong table of longrope: they
- * have grown over its border, or share a prompt with a choice on the other side. */
+/* Frees the blocks of running sequences whose keys are turned by the wrong table of longrope.
+ * These have grown over the border, or share the prompt of a choice beyond it. */
 void scheduler_blocks_cross(struct scheduler *sched);
 
 /* --- scheduler_draft.c --- */

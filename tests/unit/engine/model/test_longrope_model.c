@@ -1,5 +1,6 @@
-/* Tests of the keys of longrope in config.json: the length from which sequences use the long table,
- * and keys that do not describe two tables. The folder is golden, with a change in config.json. */
+/* Tests of the keys of longrope in config.json. Longer sequences than the border use the long
+ * table. Keys that do not describe two tables are refused. The folder is golden, with a change in
+ * config.json. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
