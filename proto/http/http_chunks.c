@@ -103,7 +103,7 @@ unsigned http_chunks_decode(struct http_chunks *chunks, const char *bytes, size_
         }
         size_t n = n_bytes - at < chunks->n_left ? n_bytes - at : (size_t)chunks->n_left;
         if (!strbuf_add(body, bytes + at, n))
-            status = 413;
+            status = body->limit && n > body->limit - body->n_bytes ? 413 : 503;
         at += n;
         chunks->n_left -= n;
         if (chunks->n_left == 0)

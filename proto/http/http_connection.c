@@ -64,11 +64,14 @@ void http_connection_destroy(struct http_connection *connection)
     *connection->at = connection->next;
     if (connection->next)
         connection->next->at = connection->at;
-    if (connection->ssl) {
+    if (connection->is_cut) { /* the client gets a reset, and no end that looks whole */
+        struct linger now = {.l_onoff = 1, .l_linger = 0};
+        setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    } else if (connection->ssl) {
         SSL_shutdown(connection->ssl);
         ERR_clear_error();
-        SSL_free(connection->ssl);
     }
+    SSL_free(connection->ssl);
     close(connection->fd);
     strbuf_fini(&connection->in);
     strbuf_fini(&connection->out);
@@ -205,7 +208,7 @@ static void take_head(struct http_connection *connection)
     exchange->is_head = head->method == HTTP_HEAD;
     exchange->is_1_0 = head->is_1_0;
     connection->n_requests++;
-    connection->closes |= !head->keeps_open || connection->loop->drains ||
+    connection->closes |= !head->keeps_open || connection->loop->is_draining ||
                           connection->n_requests >= connection->loop->server->config.max_requests;
     if (status) {
         connection->phase = HTTP_ANSWERING;
@@ -234,7 +237,7 @@ static bool take_body(struct http_connection *connection)
         uint64_t n_left = request->head.n_body - body->n_bytes;
         n = n < n_left ? n : (size_t)n_left;
         if (n && !strbuf_add(body, in->data, n))
-            status = 413;
+            status = 503; /* the length was checked before: memory is exhausted */
         else if (body->n_bytes == request->head.n_body)
             status = 200;
     }
@@ -246,8 +249,9 @@ static bool take_body(struct http_connection *connection)
         count(connection, HTTP_LIMIT_BODY_BYTES);
     if (status != 200)
         http_answer_refuse(connection, status,
-                           status == 413 ? "the body is over the limit"
-                                         : "the body's chunks are not valid");
+                           status == 413   ? "the body is over the limit"
+                           : status == 503 ? "there is no memory for the body"
+                                           : "the body's chunks are not valid");
     else
         http_answer_request(connection);
     return true;
@@ -313,6 +317,7 @@ static bool send_answer(struct http_connection *connection)
             return true;
         if (!connection->exchange->events || !http_answer_next(connection))
             return false;
+        connection->since_ns = clock_now_ns(); /* the client has time to take it */
     }
     return false;
 }
@@ -368,9 +373,13 @@ static void on_end(struct http_connection *connection)
 static bool shake_hands(struct http_connection *connection)
 {
     int rc = SSL_accept(connection->ssl);
-    if (rc == 1) {
+    if (rc == 1 && !connection->closes) {
         enter(connection, HTTP_IDLE);
         return true;
+    }
+    if (rc == 1) { /* the server drains */
+        die(connection);
+        return false;
     }
     if (ssl_result(connection, rc) != IO_LATER)
         die(connection);
@@ -418,9 +427,12 @@ static void on_writable(struct ev_loop *ev, ev_io *watcher, int events)
     (void)events;
     if (connection->phase == HTTP_HANDSHAKE) {
         ev_io_stop(ev, watcher);
-        if (shake_hands(connection))
+        if (shake_hands(connection)) /* may need the watcher again */
             read_some(connection);
-    } else if (connection->phase == HTTP_IN_BODY) {
+        settle(connection);
+        return;
+    }
+    if (connection->phase == HTTP_IN_BODY) {
         flush(connection);
     } else {
         progress(connection);
@@ -432,10 +444,12 @@ static void on_writable(struct ev_loop *ev, ev_io *watcher, int events)
 
 void http_connection_on_kick(struct http_connection *connection)
 {
-    if (connection->exchange && atomic_load(&connection->exchange->aborted))
+    if (connection->exchange && atomic_load(&connection->exchange->aborted)) {
+        connection->is_cut = true;
         die(connection);
-    else if (connection->phase == HTTP_ANSWERING && !is_sending(connection))
+    } else if (connection->phase == HTTP_ANSWERING && !is_sending(connection)) {
         progress(connection);
+    }
     settle(connection);
 }
 

@@ -33,14 +33,8 @@ enum http_head_end http_head_find_end(const char *bytes, size_t n_bytes, size_t 
         size_t end = (size_t)(lf - bytes) + 1;
         if (end < 2 || bytes[end - 2] != '\r')
             return HTTP_HEAD_BROKEN;
-        bool is_empty = end >= 4 && bytes[end - 3] == '\n';
         at = end;
-        if (!is_empty)
-            continue;
-        bool has_line = false; /* only empty lines so far: the request line follows */
-        for (size_t i = 0; i < end && !has_line; i++)
-            has_line = bytes[i] != '\r' && bytes[i] != '\n';
-        if (has_line) {
+        if (end >= 4 && bytes[end - 3] == '\n') {
             *scanned = end;
             return HTTP_HEAD_WHOLE;
         }

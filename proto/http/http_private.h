@@ -83,6 +83,7 @@ struct http_connection {
     struct http_exchange *exchange;
     uint32_t n_requests;
     bool closes;    /* no further request after this answer */
+    bool is_cut;    /* the answer was aborted: the client must see that */
     bool drops;     /* too many bytes came ahead; what follows is dropped */
     bool has_ended; /* the client has closed its sending half */
     struct http_peer peer;
@@ -104,7 +105,8 @@ struct http_loop {
     struct http_accepted *accepted;           /* for this loop; owned */
     size_t n_accepted, accepted_capacity;
     bool stops, drains;
-    bool is_closed; /* `ev` is gone: a kick does nothing */
+    bool is_draining; /* the loop's own copy of `drains` */
+    bool is_closed;   /* `ev` is gone: a kick does nothing */
 };
 
 enum { HTTP_SCRATCH_BYTES = 64 << 10, HTTP_SWEEP_MS = 250, HTTP_LINGER_MS = 1000 };

@@ -52,6 +52,7 @@ static void take_accepted(struct http_loop *loop)
 static void drain_loop(struct http_loop *loop)
 {
     struct http_connection *next;
+    loop->is_draining = true;
     for (struct http_connection *c = loop->connections; c; c = next) {
         next = c->next;
         http_connection_drain(c);

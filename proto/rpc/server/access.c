@@ -444,15 +444,25 @@ static bool has_keys(struct access *access)
     return has;
 }
 
+/* Refuses a key, and names the header that brought the key. */
+static int refuse_key(struct access *access, enum access_refusal why,
+                      const struct access_peer *caller, const char *rule, struct error *err)
+{
+    char text[128];
+    snprintf(text, sizeof(text), "%s: %s", caller->authorization ? "authorization" : "x-api-key",
+             rule);
+    return refuse(access, why, text, err);
+}
+
 static int identify_by_key(struct access *access, const struct access_peer *caller,
                            struct access_identity *out, struct error *err)
 {
     const char *key = caller->authorization ? bearer(caller->authorization) : caller->api_key;
     struct api_key_owner owner = {NULL, ROLE_NONE};
     if (caller->sends_many)
-        return refuse(access, ACCESS_KEY_INVALID, "authorization: given more than once", err);
+        return refuse_key(access, ACCESS_KEY_INVALID, caller, "send one key, once", err);
     if (!key)
-        return refuse(access, ACCESS_KEY_INVALID, "authorization: must be `Bearer KEY`", err);
+        return refuse_key(access, ACCESS_KEY_INVALID, caller, "must be `Bearer KEY`", err);
     size_t n_key = caller->authorization
                        ? caller->n_authorization - (size_t)(key - caller->authorization)
                        : strlen(key);
@@ -464,9 +474,9 @@ static int identify_by_key(struct access *access, const struct access_peer *call
     }
     pthread_rwlock_unlock(&access->keys_lock);
     if (verdict == API_KEY_UNKNOWN)
-        return refuse(access, ACCESS_KEY_INVALID, "authorization: this API key is unknown", err);
+        return refuse_key(access, ACCESS_KEY_INVALID, caller, "this API key is unknown", err);
     if (verdict == API_KEY_EXPIRED)
-        return refuse(access, ACCESS_KEY_EXPIRED, "authorization: this API key has expired", err);
+        return refuse_key(access, ACCESS_KEY_EXPIRED, caller, "this API key has expired", err);
     return check_side(access, owner.role, err);
 }
 

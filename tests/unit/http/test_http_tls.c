@@ -111,6 +111,9 @@ static int dial(const struct fixture *f)
     return fd;
 }
 
+static SSL_SESSION *session; /* of the last fetch, which the next one resumes; NULL: none */
+static bool keeps_session, was_resumed;
+
 /* Sends a request over TLS and reads the answer up to its end. Returns the bytes of the answer; -1
  * if the handshake or the first read fails. With out_name: the name in the server's certificate. */
 static long fetch(const struct fixture *f, const char *path, bool with_cert, const char *protocols,
@@ -130,6 +133,8 @@ static long fetch(const struct fixture *f, const char *path, bool with_cert, con
                                 (unsigned)strlen(protocols));
     SSL *ssl = SSL_new(context);
     SSL_set_fd(ssl, fd);
+    if (session)
+        SSL_set_session(ssl, session);
     snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
              path);
     size_t n_sent, n_now;
@@ -139,11 +144,15 @@ static long fetch(const struct fixture *f, const char *path, bool with_cert, con
             total += (long)n_now;
         text[total] = '\0';
         n = total && strncmp(text, "HTTP/1.1 200", 12) == 0 ? total : -1;
+        was_resumed = SSL_session_reused(ssl) == 1;
+        SSL_SESSION_free(session);
+        session = keeps_session ? SSL_get1_session(ssl) : NULL;
         X509 *cert = SSL_get1_peer_certificate(ssl);
         if (cert && out_name)
             X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out_name, 64);
         X509_free(cert);
     }
+    SSL_shutdown(ssl); /* else the session cannot be resumed */
     ERR_clear_error();
     SSL_free(ssl);
     SSL_CTX_free(context);
@@ -172,6 +181,23 @@ static void test_a_client_needs_its_certificate(void **state)
     make_pair("one");
     start(&f, cert_path);
     assert_int_equal(fetch(&f, "/x", false, NULL, NULL), -1);
+    assert_true(fetch(&f, "/x", true, NULL, NULL) > 0);
+    stop(&f);
+}
+
+/* The second connection of a client with a certificate failed, if it resumed the first one's
+ * session. */
+static void test_a_session_is_resumed(void **state)
+{
+    struct fixture f;
+    (void)state;
+    make_pair("one");
+    start(&f, cert_path);
+    keeps_session = true;
+    assert_true(fetch(&f, "/x", true, NULL, NULL) > 0);
+    assert_true(fetch(&f, "/x", true, NULL, NULL) > 0);
+    assert_true(was_resumed);
+    keeps_session = false;
     assert_true(fetch(&f, "/x", true, NULL, NULL) > 0);
     stop(&f);
 }
@@ -234,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_come_over_tls),
         cmocka_unit_test(test_a_client_needs_its_certificate),
+        cmocka_unit_test(test_a_session_is_resumed),
         cmocka_unit_test(test_new_files_serve_new_connections),
         cmocka_unit_test(test_a_handshake_that_never_comes_is_ended),
     };
