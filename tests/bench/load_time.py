@@ -4,10 +4,11 @@
 build/venv/bin/python tests/bench/load_time.py --bin build/release/bin
 
 The model has random weights in BF16 (make_model.py). Both files have the same tokenizer. Before each load the files are
-brought into the page cache, or dropped from it with --cold. Goals: a folder takes at most 1.2 times the time of GGUF;
-peak of anonymous and shared memory at most packed bytes × 1.15 + KV + 64 MiB; bytes read at most 1.1 times those that
-all ranks pack. The ranks of a tied embedding pack the embedding whole, and the head's rows again. Exits with 1 where a
-goal is missed."""
+brought into the page cache, or dropped from it with --cold.
+
+Goals: a folder takes at most 1.2 times the time of GGUF. The peak of anonymous and shared memory is at most packed bytes
+× 1.15 + KV + 64 MiB. The bytes read are at most 1.1 times those that all ranks pack. The ranks of a tied embedding pack
+the embedding whole, and the head's rows again. The script exits with 1 where a goal is missed."""
 
 import argparse
 import json
