@@ -115,6 +115,14 @@ static const struct tiny_key fixed_good[] = {
     {"llama.expert_used_count", GGUF_U32, 0, 0, NULL},
     {"llama.attention.causal", GGUF_BOOL, 1, 0, NULL},
 };
+/* A factor without a type of scaling. */
+static const struct tiny_key bare_factor = {"llama.rope.scaling.factor", GGUF_F32, 0, 4, NULL};
+/* Parts for images and sound, as in files of Ollama. */
+static const struct tiny_key other_parts[] = {
+    {"llama.vision.block_count", GGUF_U32, 2, 0, NULL},
+    {"llama.audio.block_count", GGUF_U32, 2, 0, NULL},
+    {"llama.mm.tokens_per_image", GGUF_U32, 4, 0, NULL},
+};
 static const struct tiny_key windowed = {"llama.attention.sliding_window", GGUF_U32, 9, 0, NULL};
 static const struct tiny_key gpt2_causal[] = {{"gpt2.attention.causal", GGUF_BOOL, 1, 0, NULL}};
 static const struct tiny_key gpt2_blind[] = {{"gpt2.attention.causal", GGUF_BOOL, 0, 0, NULL}};
@@ -215,7 +223,9 @@ static int make_llama(void **state)
     scenarios[n_scenarios++] = full;
     add_keys(yarn_all, 7);
     add_keys(yarn_bare, 2);
+    add_keys(&bare_factor, 1);
     add_keys(&windowed, 1);
+    add_keys(other_parts, 3);
     add_keys(fixed_good, 5);
     add_keys(&finetuned, 1);
     add_keys(&layout, 1);
