@@ -200,14 +200,14 @@ CASES = {
         "norm's residual": Change(dict(apply_residual_connection_post_layernorm=True), "apply_residual_connection_post_layernorm"),
         "exact": Change(dict(slow_but_exact=True))}, "bloom", ("tied", "untied")),
     "falcon": Case("FalconForCausalLM", falcon_sizes, TIED | activations("activation") | flags("bias") | {
-        "sequential": Change(dict(parallel_attn=False)), "40b": Change(falcon_40b()),
+        "sequential": Change(dict(parallel_attn=False), "parallel_attn"), "40b": Change(falcon_40b()),
         "one norm": Change(falcon_40b(num_ln_in_parallel_attn=1)), "rw": Change(falcon_rw),
         "rw parallel": Change(lambda rng, c: falcon_rw(rng, c) | dict(parallel_attn=True)),
         "40b biases": Change(falcon_40b(bias=True)),
         "heads of their own": Change(lambda rng, c: dict(multi_query=False, num_kv_heads=c["num_attention_heads"]), "multi_query"),
         "alibi, one head": Change(dict(alibi=True), "multi_query"),
         "alibi 40b": Change(falcon_40b(alibi=True), "alibi"),
-    } | {name: Change(change.settings, ".factor") for name, change in ROPES.items() if "yarn" not in name or name == "yarn"}, "falcon", ("40b", "one norm", "tied", "untied")),
+    } | {name: Change(change.settings, "rope_parameters|rope_scaling") for name, change in ROPES.items() if "yarn" not in name or name == "yarn"}, "falcon", ("40b", "one norm", "tied", "untied")),
     "opt": Case("OPTForCausalLM", opt_sizes, TIED | activations("activation_function") | {
         "no biases": Change(dict(enable_bias=False)), "norm behind": Change(dict(do_layer_norm_before=False), "do_layer_norm_before"),
         "bare norms": Change(dict(layer_norm_elementwise_affine=False), "layer_norm_elementwise_affine"),
