@@ -1,6 +1,7 @@
 #include "manager/settings/config.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/system/device_name.h"
@@ -66,4 +67,14 @@ pb_config *config_merge(const pb_config *under, const pb_config *over)
     if (over)
         model_config_lay(&merged, over);
     return (pb_config *)message_copy(&merged.base); /* the texts were borrowed */
+}
+
+bool config_ignores_sampling(const pb_config *under, const pb_config *over)
+{
+    pb_config merged = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+    if (under)
+        merged = *under;
+    if (over)
+        model_config_lay(&merged, over);
+    return strcmp(merged.default_sampling, "none") == 0;
 }

@@ -21,3 +21,5 @@ bool config_equal(const pb_config *a, const pb_config *b);
 /* Merges two configs: the settings of `over` where set, else those of `under`. Owned. NULL where
  * memory is exhausted. */
 pb_config *config_merge(const pb_config *under, const pb_config *over);
+/* True where the merge of two configs ignores the default sampling of the model's files. */
+bool config_ignores_sampling(const pb_config *under, const pb_config *over);

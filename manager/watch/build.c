@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "manager/base/message.h"
+#include "manager/settings/config.h"
 #include "manager/store/catalog.h"
 
 static int version_state(uint32_t n_deployments, uint32_t n_parked, uint32_t n_live,
@@ -21,12 +22,38 @@ static int version_state(uint32_t n_deployments, uint32_t n_parked, uint32_t n_l
                : SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_LOADING;
 }
 
+static bool ignores_sampling(const struct catalog *catalog, const pb_version *row)
+{
+    bool loaded = false, ignores = false;
+    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
+        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+        if (strcmp(deployment->model, row->model) != 0 ||
+            strcmp(deployment->version, row->version) != 0)
+            continue;
+        loaded = true;
+        ignores |= config_ignores_sampling(row->config, deployment->config);
+    }
+    return loaded ? ignores : config_ignores_sampling(row->config, NULL);
+}
+
+bool build_default_sampling(const struct catalog *catalog, const pb_version *row, pb_info *info)
+{
+    if (ignores_sampling(catalog, row))
+        return message_set_copy(&info->default_sampling, NULL);
+    return info->default_sampling || !row->info ||
+           message_set_copy(&info->default_sampling, row->info->default_sampling);
+}
+
 pb_version *build_version(const struct catalog *catalog, const pb_version *row)
 {
     pb_version *version = MESSAGE_COPY(pb_version, row);
     uint32_t n_failed = 0, n_parked = 0;
     if (!version)
         return NULL;
+    if (version->info && !build_default_sampling(catalog, row, version->info)) {
+        message_free(&version->base);
+        return NULL;
+    }
     for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
         const pb_deployment *deployment = catalog_deployment_at(catalog, i);
         if (strcmp(deployment->model, row->model) != 0 ||

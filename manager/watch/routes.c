@@ -19,6 +19,7 @@
 #include "manager/settings/settings.h"
 #include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
+#include "manager/watch/build.h"
 #include "manager/watch/stream_watch.h"
 #include "proto/rpc/server/call.h"
 
@@ -138,7 +139,9 @@ static pb_route *build_route(struct routes *routes, const pb_version *version)
     const pb_info *info = hash_map_get_str(&routes->served, key);
     if (!info)
         info = version->info;
-    if (complete && message_set_copy(&route->info, info))
+    complete = complete && message_set_copy(&route->info, info);
+    /* `info` may be that of an earlier load with other settings */
+    if (complete && (!route->info || build_default_sampling(catalog, version, route->info)))
         return route;
     message_free(&route->base);
     return NULL;

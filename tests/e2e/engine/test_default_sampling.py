@@ -1,13 +1,15 @@
 """The default sampling of a model's files through the programs. generation_config.json chooses the sampling of a request
 that leaves the fields out. Requests and the load override the file."""
+import concurrent.futures
 import json
 import os
 import signal
 import subprocess
+import urllib.request
 
 import pytest
 
-from conftest import BIN, Sluice, alive, names, until
+from conftest import BIN, Sluice, alive, names, patience, until
 from generate_stream import Stream
 from test_folder import folder  # noqa: F401
 
@@ -102,6 +104,75 @@ def test_a_load_may_ignore_the_files(served):
     load(served, "--default-sampling", "none")
     assert not info(served).HasField("default_sampling")
     assert answer(served) == answer(served, temperature=0) == answer(served, seed=8)
+
+
+@pytest.fixture
+def gated(folder, tmp_path, stubs):  # noqa: F811
+    """As `served`, but a worker starts to load only when the file `gate` is gone. Returns the instance and the file."""
+    gate, worker = tmp_path / "gate", tmp_path / "worker"
+    worker.write_text(f'#!/bin/sh\nif [ "$1" = serve ]; then while [ -e {gate} ]; do sleep 0.1; done; fi\n'
+                      f'exec {BIN}/sluice-worker "$@"\n')
+    worker.chmod(0o755)
+    (folder / "generation_config.json").write_text(json.dumps(FILE))
+    (tmp_path / "state").mkdir()
+    sluice = Sluice(tmp_path / "state", stubs)
+    sluice.start_measured(env={"SLUICE_WORKER": str(worker)})
+    try:
+        sluice.cli("register", "tiny", folder, "--version", "1")
+        yield sluice, gate
+    finally:
+        gate.unlink(missing_ok=True)
+        sluice.stop()
+
+
+def replicas_known(sluice):
+    """The number of replicas that the server has in its routes."""
+    models = sluice.inference.ListModels(sluice.stubs.inference.ListModelsRequest()).models
+    return models[0].versions[0].n_replicas if models else 0
+
+
+def waiting(sluice):
+    with urllib.request.urlopen(f"http://{sluice.metrics_address}/metrics", timeout=patience(5)) as reply:
+        lines = reply.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("sluice_requests_waiting_for_replica"))
+
+
+def during_a_load(sluice, gate, *flags):
+    """The default sampling while the version loads, and the answer to a request that arrives then."""
+    gate.touch()
+    sluice.cli("load", "tiny", "--kv-tokens", "2048", "--no-wait", *flags)
+    sluice.wait(lambda: replicas_known(sluice) == 1, 30, "the server knows the replica")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        early = pool.submit(answer, sluice)
+        sluice.wait(lambda: waiting(sluice) == 1, 30, "the request waits")
+        shown = info(sluice).HasField("default_sampling")
+        gate.unlink()
+        return shown, early.result()
+
+
+def test_a_request_that_arrives_during_a_load_obeys_the_load(gated):
+    """A request took the files' values when the load with "none" was not ready yet. After that load was unloaded, a request
+    during the next load took no values."""
+    sluice, gate = gated
+    shown, early = during_a_load(sluice, gate, "--default-sampling", "none")
+    assert early == answer(sluice, temperature=0) and not shown
+    sluice.cli("unload", "tiny")
+    sluice.wait(lambda: replicas_known(sluice) == 0, 30, "the server forgets the replica")
+    shown, early = during_a_load(sluice, gate)
+    assert early == answer(sluice, **SAME) and shown
+
+
+def shows_sampling(sluice):
+    return any(line.startswith("sampling ") for line in sluice.cli("show", "tiny").stdout.splitlines())
+
+
+def test_show_tells_what_requests_get(served):
+    """`sluice show` named the files' values also for a version that was loaded with "none"."""
+    assert shows_sampling(served)
+    load(served, "--default-sampling", "none")
+    assert not shows_sampling(served)
+    served.cli("unload", "tiny")
+    assert shows_sampling(served)
 
 
 def test_a_bad_value_is_refused_by_its_key(folder, tmp_path):  # noqa: F811
