@@ -2,6 +2,8 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -14,107 +16,123 @@ struct field {
     const char *keys[N_SOURCES]; /* NULL: the source has no such key */
     double low, high;
     bool low_open; /* `low` itself is outside the range */
-    bool *has;
-    float *out;
+    bool is_count; /* a uint32_t in place of a float; a negative number means 0 */
+    size_t has, out;
 };
 
-/* Reads the key of a field, if the file has the key. *out_value is in the field's range. */
-static int read_field(const struct checkpoint *ckpt, const char *key, const struct field *field,
-                      bool *out_has, double *out_value, struct error *err)
+#define AT(member)                                                                                 \
+    .has = offsetof(struct default_sampling, has_##member),                                        \
+    .out = offsetof(struct default_sampling, member)
+
+static const struct field fields[] = {
+    {.keys = {"generation_config.temperature", "general.sampling.temp"},
+     .high = 100,
+     AT(temperature)},
+    {.keys = {"generation_config.top_k", "general.sampling.top_k"},
+     .low = INT_MIN,
+     .high = INT_MAX,
+     .is_count = true,
+     AT(top_k)},
+    {.keys = {"generation_config.top_p", "general.sampling.top_p"},
+     .high = 1,
+     .low_open = true,
+     AT(top_p)},
+    {.keys = {"generation_config.min_p", "general.sampling.min_p"}, .high = 1, AT(min_p)},
+    {.keys = {"generation_config.typical_p", NULL}, .high = 1, .low_open = true, AT(typical_p)},
+    {.keys = {"generation_config.repetition_penalty", "general.sampling.penalty_repeat"},
+     .high = 10,
+     .low_open = true,
+     AT(repetition_penalty)},
+};
+enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
+
+static const char do_sample_key[] = "generation_config.do_sample";
+
+static void note(struct default_sampling_notes *notes, const char *key, const char *why)
 {
+    if (notes && notes->n < DEFAULT_SAMPLING_MAX_NOTES)
+        snprintf(notes->texts[notes->n++], DEFAULT_SAMPLING_NOTE_BYTES, "%s is not used: %s", key,
+                 why);
+}
+
+/* Requests have floats: a small double becomes 0, which may be outside the range. */
+static bool is_in_range(const struct field *field, double value)
+{
+    if (!(value >= field->low && value <= field->high))
+        return false;
+    return !field->low_open || (double)(float)value > field->low;
+}
+
+static void set_field(const struct field *field, double value, struct default_sampling *out)
+{
+    const bool has = true;
+    const uint32_t count = field->is_count && value > 0 ? (uint32_t)value : 0;
+    const float number = (float)value;
+    memcpy((char *)out + field->has, &has, sizeof(has));
+    if (field->is_count)
+        memcpy((char *)out + field->out, &count, sizeof(count));
+    else
+        memcpy((char *)out + field->out, &number, sizeof(number));
+}
+
+static void read_field(const struct checkpoint *ckpt, const char *key, const struct field *field,
+                       struct default_sampling *out, struct default_sampling_notes *notes)
+{
+    char why[DEFAULT_SAMPLING_NOTE_BYTES / 2];
+    struct error ignored;
     double value;
-    *out_has = key && checkpoint_has(ckpt, key);
-    if (!*out_has)
-        return 0;
-    int rc = checkpoint_get_f64(ckpt, key, &value, err);
-    if (rc)
-        return rc;
-    bool above = field->low_open ? value > field->low : value >= field->low;
-    if (!above || value > field->high)
-        return checkpoint_bad_key(ckpt, key, err, "the value %g is not in %c%g, %g]", value,
-                                  field->low_open ? '(' : '[', field->low, field->high);
-    *out_value = value;
-    return 0;
+    if (!key || !checkpoint_has(ckpt, key))
+        return;
+    if (checkpoint_get_f64(ckpt, key, &value, &ignored) != 0) {
+        note(notes, key, "the value is not a finite number");
+    } else if (!is_in_range(field, value)) {
+        snprintf(why, sizeof(why), "the value %g is not in %c%g, %g]", value,
+                 field->low_open ? '(' : '[', field->low, field->high);
+        note(notes, key, why);
+    } else if (field->is_count && value != floor(value)) {
+        snprintf(why, sizeof(why), "the value %g is not a whole number", value);
+        note(notes, key, why);
+    } else {
+        set_field(field, value, out);
+    }
 }
 
-/* A negative number of candidates means all of them, as 0 does. */
-static int read_top_k(const struct checkpoint *ckpt, enum sampling_source source,
-                      struct default_sampling *out, struct error *err)
+/* Only generation_config.json has "do_sample"; a GGUF file has the temperature. */
+static void read_do_sample(const struct checkpoint *ckpt, struct default_sampling *out,
+                           struct default_sampling_notes *notes)
 {
-    static const char *const keys[N_SOURCES] = {"generation_config.top_k",
-                                                "general.sampling.top_k"};
-    static const struct field field = {.low = INT_MIN, .high = INT_MAX};
-    double value = 0;
-    int rc = read_field(ckpt, keys[source], &field, &out->has_top_k, &value, err);
-    if (rc || !out->has_top_k)
-        return rc;
-    if (value != floor(value))
-        return checkpoint_bad_key(ckpt, keys[source], err, "the value %g is no whole number",
-                                  value);
-    out->top_k = value > 0 ? (uint32_t)value : 0;
-    return 0;
-}
-
-/* generation_config.json alone says so; GGUF has the temperature. */
-static int read_do_sample(const struct checkpoint *ckpt, struct default_sampling *out,
-                          struct error *err)
-{
-    static const char key[] = "generation_config.do_sample";
+    struct error ignored;
     bool draws;
-    if (!checkpoint_has(ckpt, key))
-        return 0;
-    int rc = checkpoint_get_bool(ckpt, key, &draws, err);
-    if (rc)
-        return rc;
+    if (!checkpoint_has(ckpt, do_sample_key))
+        return;
+    if (checkpoint_get_bool(ckpt, do_sample_key, &draws, &ignored) != 0) {
+        note(notes, do_sample_key, "the value is neither true nor false");
+        return;
+    }
     if (!draws || !out->has_temperature)
         out->temperature = draws ? 1.0f : 0.0f;
     out->has_temperature = true;
-    return 0;
 }
 
-int default_sampling_read(const struct checkpoint *ckpt, struct default_sampling *out,
-                          struct error *err)
+void default_sampling_read(const struct checkpoint *ckpt, struct default_sampling *out,
+                           struct default_sampling_notes *out_notes)
 {
-    struct default_sampling s = {0};
-    const struct field fields[] = {
-        {.keys = {"generation_config.temperature", "general.sampling.temp"},
-         .high = 100,
-         .has = &s.has_temperature,
-         .out = &s.temperature},
-        {.keys = {"generation_config.top_p", "general.sampling.top_p"},
-         .high = 1,
-         .low_open = true,
-         .has = &s.has_top_p,
-         .out = &s.top_p},
-        {.keys = {"generation_config.min_p", "general.sampling.min_p"},
-         .high = 1,
-         .has = &s.has_min_p,
-         .out = &s.min_p},
-        {.keys = {"generation_config.typical_p", NULL},
-         .high = 1,
-         .low_open = true,
-         .has = &s.has_typical_p,
-         .out = &s.typical_p},
-        {.keys = {"generation_config.repetition_penalty", "general.sampling.penalty_repeat"},
-         .high = 10,
-         .low_open = true,
-         .has = &s.has_repetition_penalty,
-         .out = &s.repetition_penalty},
-    };
     enum sampling_source source =
         strcmp(checkpoint_format(ckpt), "hf") == 0 ? SOURCE_FOLDER : SOURCE_GGUF;
-    int rc = 0;
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]) && !rc; i++) {
-        double value = 0;
-        rc = read_field(ckpt, fields[i].keys[source], &fields[i], fields[i].has, &value, err);
-        if (!rc && *fields[i].has)
-            *fields[i].out = (float)value;
-    }
-    if (!rc)
-        rc = read_top_k(ckpt, source, &s, err);
-    if (!rc && source == SOURCE_FOLDER)
-        rc = read_do_sample(ckpt, &s, err);
-    if (!rc)
-        *out = s;
-    return rc;
+    *out = (struct default_sampling){0};
+    if (out_notes)
+        out_notes->n = 0;
+    for (size_t i = 0; i < N_FIELDS; i++)
+        read_field(ckpt, fields[i].keys[source], &fields[i], out, out_notes);
+    if (source == SOURCE_FOLDER)
+        read_do_sample(ckpt, out, out_notes);
+}
+
+bool default_sampling_reads(const char *key)
+{
+    for (size_t i = 0; i < N_FIELDS; i++)
+        for (size_t k = 0; k < N_SOURCES; k++)
+            if (fields[i].keys[k] && strcmp(fields[i].keys[k], key) == 0)
+                return true;
+    return strcmp(do_sample_key, key) == 0;
 }

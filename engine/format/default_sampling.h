@@ -6,14 +6,20 @@
 #include <stdint.h>
 
 struct checkpoint;
-struct error;
 
-/* Fields without a value in the files are not set. */
+/* Fields without a usable value in the files are not set. */
 struct default_sampling {
     bool has_temperature, has_top_k, has_top_p, has_min_p, has_typical_p, has_repetition_penalty;
     float temperature; /* 0: greedy */
     uint32_t top_k;    /* 0: off */
     float top_p, min_p, typical_p, repetition_penalty;
+};
+
+/* A sentence for each key with a value that is not used. */
+enum { DEFAULT_SAMPLING_MAX_NOTES = 7, DEFAULT_SAMPLING_NOTE_BYTES = 128 };
+struct default_sampling_notes {
+    uint32_t n;
+    char texts[DEFAULT_SAMPLING_MAX_NOTES][DEFAULT_SAMPLING_NOTE_BYTES];
 };
 
 /* Reads generation_config.json of a folder, or the keys general.sampling.* of a GGUF file.
@@ -22,7 +28,10 @@ struct default_sampling {
  * none. Without "do_sample" the file's temperature counts, if it has one. Other keys of both
  * sources are not read.
  *
- * INVALID_ARGUMENT (MODEL_FILE_INVALID) names a key with a value of the wrong type or outside its
- * range. *out is untouched on failure. */
-int default_sampling_read(const struct checkpoint *ckpt, struct default_sampling *out,
-                          struct error *err);
+ * A value of the wrong type or outside the range of requests counts as absent. A note names the
+ * key: the rest of the model is good, and requests may give the value. out_notes may be NULL. */
+void default_sampling_read(const struct checkpoint *ckpt, struct default_sampling *out,
+                           struct default_sampling_notes *out_notes);
+
+/* True for a key of either source that default_sampling_read() reads. */
+bool default_sampling_reads(const char *key);

@@ -106,10 +106,10 @@ static int add_sampling(const struct checkpoint *ckpt, Sluice__V1__ModelInfo *in
                         struct arena *arena, struct error *err)
 {
     struct default_sampling s;
-    int rc = default_sampling_read(ckpt, &s, err);
-    if (rc || !(s.has_temperature || s.has_top_k || s.has_top_p || s.has_min_p || s.has_typical_p ||
-                s.has_repetition_penalty))
-        return rc;
+    default_sampling_read(ckpt, &s, NULL);
+    if (!(s.has_temperature || s.has_top_k || s.has_top_p || s.has_min_p || s.has_typical_p ||
+          s.has_repetition_penalty))
+        return 0;
     Sluice__V1__DefaultSampling *out = arena_alloc(arena, sizeof(*out));
     if (!out)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "model facts: out of memory");

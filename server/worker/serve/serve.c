@@ -145,6 +145,15 @@ static void log_notes(const struct tokenizer_info *info)
         log_warn(LOG_EVENT("model file has a fault"), LOG_STR("note", info->notes[i]));
 }
 
+static void log_sampling_notes(const struct checkpoint *ckpt)
+{
+    struct default_sampling sampling;
+    struct default_sampling_notes notes;
+    default_sampling_read(ckpt, &sampling, &notes);
+    for (uint32_t i = 0; i < notes.n; i++)
+        log_warn(LOG_EVENT("model file has a fault"), LOG_STR("note", notes.texts[i]));
+}
+
 /* A line for all keys, tensors and rows that the model's table leaves out. `sluice inspect` lists
  * them with their rules. */
 static void log_ignored(const struct checkpoint *ckpt)
@@ -189,6 +198,8 @@ static int publish_facts(struct worker *worker, const struct checkpoint *ckpt,
     if (rc)
         return rc;
     log_notes(tokenizer_info(engine_tokenizer(engine)));
+    if (!limits.no_sampling)
+        log_sampling_notes(ckpt);
     log_ignored(ckpt);
     pthread_mutex_lock(&worker->lock);
     worker->info = info;

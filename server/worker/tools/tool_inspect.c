@@ -220,13 +220,19 @@ static int add_templates(struct inspection *in, struct error *err)
 static int add_notes(struct inspection *in, struct error *err)
 {
     const struct tokenizer_info *info = in->tok ? tokenizer_info(in->tok) : NULL;
-    if (!info || !info->n_notes)
+    uint32_t n_notes = info ? info->n_notes : 0;
+    struct default_sampling sampling;
+    struct default_sampling_notes unused;
+    default_sampling_read(in->ckpt, &sampling, &unused);
+    if (!n_notes && !unused.n)
         return 0;
-    in->report->notes = arena_calloc(in->arena, info->n_notes, sizeof(*in->report->notes));
+    in->report->notes = arena_calloc(in->arena, n_notes + unused.n, sizeof(*in->report->notes));
     if (!in->report->notes)
         return out_of_memory(err);
-    for (uint32_t i = 0; i < info->n_notes; i++)
+    for (uint32_t i = 0; i < n_notes; i++)
         in->report->notes[in->report->n_notes++] = message_text(in->arena, info->notes[i]);
+    for (uint32_t i = 0; i < unused.n; i++)
+        in->report->notes[in->report->n_notes++] = message_text(in->arena, unused.texts[i]);
     return 0;
 }
 

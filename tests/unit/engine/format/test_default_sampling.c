@@ -53,16 +53,16 @@ static void describe(const struct default_sampling *s, char out[128])
                                   fields[i].value);
 }
 
-static int read_folder(const char *generation_config, struct default_sampling *out,
-                       struct error *err)
+static void read_folder(const char *generation_config, struct default_sampling *out,
+                        struct default_sampling_notes *out_notes)
 {
     struct checkpoint *c = NULL;
+    struct error err;
     folder_write_text(&folder, "generation_config.json", generation_config);
-    if (checkpoint_open(folder.path, &c, err) != 0)
-        fail_msg("%s: %s", generation_config, err->message);
-    int rc = default_sampling_read(c, out, err);
+    if (checkpoint_open(folder.path, &c, &err) != 0)
+        fail_msg("%s: %s", generation_config, err.message);
+    default_sampling_read(c, out, out_notes);
     checkpoint_close(c);
-    return rc;
 }
 
 static void test_folder_when_fields_are_given_then_they_are_the_defaults(void **state)
@@ -87,47 +87,76 @@ static void test_folder_when_fields_are_given_then_they_are_the_defaults(void **
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct default_sampling s;
-        struct error err;
+        struct default_sampling_notes notes;
         char text[128];
-        if (read_folder(rows[i].text, &s, &err) != 0)
-            fail_msg("%s: %s", rows[i].text, err.message);
+        read_folder(rows[i].text, &s, &notes);
+        if (notes.n)
+            fail_msg("%s: %s", rows[i].text, notes.texts[0]);
         describe(&s, text);
         if (strcmp(text, rows[i].want) != 0)
             fail_msg("%s gives \"%s\", not \"%s\"", rows[i].text, text, rows[i].want);
     }
 }
 
-static void test_folder_when_a_value_is_wrong_then_its_key_is_named(void **state)
+/* A value outside the range refused the whole model, also for a load without default sampling.
+ * "top_p" 1e-50 became 0, which every request then refused. */
+static void test_folder_when_a_value_is_wrong_then_a_note_names_its_key(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *named;
+        const char *text, *named, *want;
     } rows[] = {
-        {"{\"temperature\": \"0.6\"}", "generation_config.json|generation_config.temperature"},
-        {"{\"temperature\": -0.1}", "generation_config.temperature|-0.1|100"},
-        {"{\"temperature\": 1e9}", "generation_config.temperature|100"},
-        {"{\"temperature\": NaN}", "generation_config.temperature"},
-        {"{\"top_p\": 0}", "generation_config.top_p|0"},
-        {"{\"top_p\": 1.5}", "generation_config.top_p|1.5"},
-        {"{\"top_p\": [0.5]}", "generation_config.top_p"},
-        {"{\"min_p\": 2}", "generation_config.min_p|2"},
-        {"{\"typical_p\": 0}", "generation_config.typical_p|0"},
-        {"{\"repetition_penalty\": 0}", "generation_config.repetition_penalty|0"},
-        {"{\"repetition_penalty\": 11}", "generation_config.repetition_penalty|11"},
-        {"{\"top_k\": 2.5}", "generation_config.top_k|2.5"},
-        {"{\"top_k\": 1e12}", "generation_config.top_k"},
-        {"{\"top_k\": true}", "generation_config.top_k"},
-        {"{\"do_sample\": 1}", "generation_config.do_sample"},
+        {"{\"temperature\": \"0.6\"}", "generation_config.temperature", ""},
+        {"{\"temperature\": -0.1}", "generation_config.temperature|-0.1|100", ""},
+        {"{\"temperature\": 1e9}", "generation_config.temperature|100", ""},
+        {"{\"temperature\": 1e300}", "generation_config.temperature|100", ""},
+        {"{\"temperature\": NaN, \"top_p\": 0.5}", "generation_config.temperature", "p0.5"},
+        {"{\"do_sample\": true, \"temperature\": -1}", "generation_config.temperature|-1", "t1"},
+        {"{\"top_p\": 0}", "generation_config.top_p", ""},
+        {"{\"top_p\": 1e-50}", "generation_config.top_p|1e-50", ""},
+        {"{\"top_p\": 1.5, \"min_p\": 0.25}", "generation_config.top_p|1.5", "m0.25"},
+        {"{\"top_p\": [0.5]}", "generation_config.top_p", ""},
+        {"{\"min_p\": 2}", "generation_config.min_p|2", ""},
+        {"{\"typical_p\": 0}", "generation_config.typical_p|0", ""},
+        {"{\"typical_p\": 1e-46}", "generation_config.typical_p|1e-46", ""},
+        {"{\"repetition_penalty\": 0}", "generation_config.repetition_penalty|0", ""},
+        {"{\"repetition_penalty\": 1e-60}", "generation_config.repetition_penalty|1e-60", ""},
+        {"{\"repetition_penalty\": 11}", "generation_config.repetition_penalty|11", ""},
+        {"{\"top_k\": 2.5}", "generation_config.top_k|2.5", ""},
+        {"{\"top_k\": 1e12}", "generation_config.top_k", ""},
+        {"{\"top_k\": true}", "generation_config.top_k", ""},
+        {"{\"do_sample\": 1, \"temperature\": 0.5}", "generation_config.do_sample", "t0.5"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct default_sampling s = {.top_k = 77};
-        struct error err = {0};
-        int rc = read_folder(rows[i].text, &s, &err);
-        if (rc != STATUS_INVALID_ARGUMENT || !names_all(err.message, rows[i].named))
-            fail_msg("%s: %d, \"%s\" in: %s", rows[i].text, rc, rows[i].named, err.message);
-        assert_int_equal(err.reason, REASON_MODEL_FILE_INVALID);
-        assert_int_equal(s.top_k, 77);
+        struct default_sampling_notes notes;
+        char text[128];
+        read_folder(rows[i].text, &s, &notes);
+        describe(&s, text);
+        if (notes.n != 1 || !names_all(notes.texts[0], rows[i].named))
+            fail_msg("%s: %u notes, \"%s\" in: %s", rows[i].text, notes.n, rows[i].named,
+                     notes.n ? notes.texts[0] : "");
+        if (strcmp(text, rows[i].want) != 0)
+            fail_msg("%s gives \"%s\", not \"%s\"", rows[i].text, text, rows[i].want);
     }
+}
+
+/* A file may have a wrong value for every key. */
+static void test_folder_when_all_values_are_wrong_then_each_has_a_note(void **state)
+{
+    (void)state;
+    struct default_sampling s;
+    struct default_sampling_notes notes;
+    char text[128];
+    read_folder(
+        "{\"do_sample\": 0, \"temperature\": -1, \"top_k\": 0.5, \"top_p\": 2, \"min_p\": -1, "
+        "\"typical_p\": 9, \"repetition_penalty\": -1.7976931348623157e308}",
+        &s, &notes);
+    describe(&s, text);
+    assert_string_equal(text, "");
+    assert_int_equal(notes.n, DEFAULT_SAMPLING_MAX_NOTES);
+    for (uint32_t i = 0; i < notes.n; i++)
+        assert_in_range(strlen(notes.texts[i]), 20, DEFAULT_SAMPLING_NOTE_BYTES - 2);
 }
 
 static void f32(struct gguf_writer *w, const char *key, float value)
@@ -145,28 +174,30 @@ static void i32(struct gguf_writer *w, const char *key, int32_t value)
 }
 
 /* Reads a file and ends the writer. */
-static int read_gguf(struct gguf_writer *w, struct default_sampling *out, struct error *err)
+static void read_gguf(struct gguf_writer *w, struct default_sampling *out,
+                      struct default_sampling_notes *out_notes)
 {
     struct checkpoint *c = NULL;
+    struct error err;
     gguf_finish(w);
-    if (gguf_open(w, &c, err) != 0)
-        fail_msg("%s", err->message);
-    int rc = default_sampling_read(c, out, err);
+    if (gguf_open(w, &c, &err) != 0)
+        fail_msg("%s", err.message);
+    default_sampling_read(c, out, out_notes);
     checkpoint_close(c);
     gguf_writer_fini(w);
-    return rc;
 }
 
 static void test_gguf_when_keys_are_given_then_they_are_the_defaults(void **state)
 {
     (void)state;
     struct default_sampling s;
-    struct error err;
+    struct default_sampling_notes notes;
     char text[128];
     struct gguf_writer w = {0};
     gguf_begin(&w);
     gguf_kv_string(&w, "general.architecture", "llama");
-    assert_int_equal(read_gguf(&w, &s, &err), 0);
+    read_gguf(&w, &s, &notes);
+    assert_int_equal(notes.n, 0);
     describe(&s, text);
     assert_string_equal(text, "");
     w = (struct gguf_writer){0};
@@ -179,28 +210,36 @@ static void test_gguf_when_keys_are_given_then_they_are_the_defaults(void **stat
     f32(&w, "general.sampling.temp", 0.75f);
     f32(&w, "general.sampling.penalty_repeat", 1.5f);
     i32(&w, "general.sampling.mirostat", 0);
-    assert_int_equal(read_gguf(&w, &s, &err), 0);
+    read_gguf(&w, &s, &notes);
+    assert_int_equal(notes.n, 0);
     describe(&s, text);
     assert_string_equal(text, "t0.75 k64 p0.5 m0.25 r1.5");
 }
 
-static void test_gguf_when_a_value_is_wrong_then_its_key_is_named(void **state)
+static void test_gguf_when_a_value_is_wrong_then_a_note_names_its_key(void **state)
 {
     (void)state;
     struct default_sampling s;
-    struct error err = {0};
+    struct default_sampling_notes notes;
+    char text[128];
     struct gguf_writer w = {0};
     gguf_begin(&w);
     gguf_kv_string(&w, "general.architecture", "llama");
     f32(&w, "general.sampling.temp", -1);
-    assert_int_equal(read_gguf(&w, &s, &err), STATUS_INVALID_ARGUMENT);
-    assert_true(names_all(err.message, "general.sampling.temp|-1"));
+    read_gguf(&w, &s, &notes);
+    assert_int_equal(notes.n, 1);
+    describe(&s, text);
+    assert_string_equal(text, "");
+    assert_true(names_all(notes.texts[0], "general.sampling.temp|-1"));
     w = (struct gguf_writer){0};
     gguf_begin(&w);
     gguf_kv_string(&w, "general.architecture", "llama");
     gguf_kv_string(&w, "general.sampling.top_p", "0.5");
-    assert_int_equal(read_gguf(&w, &s, &err), STATUS_INVALID_ARGUMENT);
-    assert_true(names_all(err.message, "general.sampling.top_p"));
+    read_gguf(&w, &s, &notes);
+    assert_int_equal(notes.n, 1);
+    describe(&s, text);
+    assert_string_equal(text, "");
+    assert_true(names_all(notes.texts[0], "general.sampling.top_p"));
 }
 
 int main(void)
@@ -208,9 +247,10 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, drop_folder)
     const struct CMUnitTest tests[] = {
         TEST(test_folder_when_fields_are_given_then_they_are_the_defaults),
-        TEST(test_folder_when_a_value_is_wrong_then_its_key_is_named),
+        TEST(test_folder_when_a_value_is_wrong_then_a_note_names_its_key),
+        TEST(test_folder_when_all_values_are_wrong_then_each_has_a_note),
         cmocka_unit_test(test_gguf_when_keys_are_given_then_they_are_the_defaults),
-        cmocka_unit_test(test_gguf_when_a_value_is_wrong_then_its_key_is_named),
+        cmocka_unit_test(test_gguf_when_a_value_is_wrong_then_a_note_names_its_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
