@@ -1,6 +1,6 @@
 /* engine_facts.h: the facts of a model's files for people. These are layers by kind, ropes,
- * experts, counts of weights, recommended sampling, and the parts that are not used. Reads no
- * weights. Part of the contract of engine.h. Any thread. */
+ * experts, counts of weights, and the parts that are not used. Reads no weights. Part of the
+ * contract of engine.h. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -50,15 +50,6 @@ struct engine_ignored {
     uint64_t n, n_bytes;
 };
 
-/* Sampling that the files recommend, in the order of engine_sampling_names. */
-enum { ENGINE_N_SAMPLING_FACTS = 7 };
-extern const char *const engine_sampling_names[ENGINE_N_SAMPLING_FACTS];
-
-struct engine_sampling_fact {
-    bool is_given;
-    double value; /* do_sample: 0 or 1 */
-};
-
 /* Texts are borrowed from the checkpoint, the arena or constants. */
 struct engine_facts {
     struct arena arena;
@@ -79,7 +70,3 @@ struct engine_facts {
 int engine_facts_read(const struct checkpoint *ckpt, struct engine_facts *out_facts,
                       struct error *err);
 void engine_facts_fini(struct engine_facts *facts);
-
-/* Works for models of every architecture. Absent and unusable values are not given. */
-void engine_facts_sampling(const struct checkpoint *ckpt,
-                           struct engine_sampling_fact out[ENGINE_N_SAMPLING_FACTS]);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
+#include "engine/format/default_sampling.h"
 #include "engine/model/model.h"
 
 /* MOST_IGNORED rules are listed; a file may have thousands of keys. */
@@ -353,23 +354,7 @@ static int ignore_tensors(struct survey *s)
 
 /* --- keys --- */
 
-/* Keys of a recommended value: of generation_config.json, and of a GGUF file. */
-static const struct {
-    const char *folder, *gguf;
-} sampling_keys[ENGINE_N_SAMPLING_FACTS] = {
-    {"generation_config.do_sample", NULL},
-    {"generation_config.temperature", "general.sampling.temp"},
-    {"generation_config.top_k", "general.sampling.top_k"},
-    {"generation_config.top_p", "general.sampling.top_p"},
-    {"generation_config.min_p", "general.sampling.min_p"},
-    {"generation_config.typical_p", NULL},
-    {"generation_config.repetition_penalty", "general.sampling.penalty_repeat"},
-};
-
-const char *const engine_sampling_names[ENGINE_N_SAMPLING_FACTS] = {
-    "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"};
-
-/* True for keys that other readers use: architecture, end ids, recommended sampling. */
+/* True for keys that other readers use: architecture, end ids, default sampling. */
 static bool is_read_elsewhere(const char *key)
 {
     static const char *const keys[] = {"architectures", "model_type", "eos_token_id",
@@ -377,10 +362,7 @@ static bool is_read_elsewhere(const char *key)
     for (uint32_t i = 0; i < ARCH_N_OF(keys); i++)
         if (strcmp(keys[i], key) == 0)
             return true;
-    for (uint32_t i = 0; i < ENGINE_N_SAMPLING_FACTS; i++)
-        if (strcmp(sampling_keys[i].folder, key) == 0)
-            return true;
-    return false;
+    return default_sampling_reads(key);
 }
 
 /* A key of a GGUF file that is none of the architecture. Readers of the format and of the tokenizer
@@ -425,24 +407,6 @@ static int ignore_keys(struct survey *s)
         rc = ignore_part(s, &part, strlen(part.rule));
     }
     return rc;
-}
-
-void engine_facts_sampling(const struct checkpoint *ckpt,
-                           struct engine_sampling_fact out[ENGINE_N_SAMPLING_FACTS])
-{
-    bool gguf = strcmp(checkpoint_format(ckpt), "gguf") == 0;
-    for (uint32_t i = 0; i < ENGINE_N_SAMPLING_FACTS; i++) {
-        const char *key = gguf ? sampling_keys[i].gguf : sampling_keys[i].folder;
-        struct error ignored;
-        bool truth;
-        out[i] = (struct engine_sampling_fact){false, 0};
-        if (!key || !checkpoint_has(ckpt, key))
-            continue;
-        if (checkpoint_get_bool(ckpt, key, &truth, &ignored) == 0)
-            out[i] = (struct engine_sampling_fact){true, truth ? 1 : 0};
-        else if (checkpoint_get_f64(ckpt, key, &out[i].value, &ignored) == 0)
-            out[i].is_given = true;
-    }
 }
 
 /* --- all --- */

@@ -191,30 +191,6 @@ static void print_ids(const char *label, const uint32_t *ids, size_t n_ids)
     puts(n_ids ? "" : "none");
 }
 
-/* Prints the default sampling of a version. Fields that the model's files lack are left out. */
-static void print_sampling(const Sluice__V1__DefaultSampling *s)
-{
-    const struct {
-        bool has;
-        double value;
-        const char *name;
-    } fields[] = {{s->has_temperature, (double)s->temperature, "temperature"},
-                  {s->has_top_k, s->top_k, "top_k"},
-                  {s->has_top_p, (double)s->top_p, "top_p"},
-                  {s->has_min_p, (double)s->min_p, "min_p"},
-                  {s->has_typical_p, (double)s->typical_p, "typical_p"},
-                  {s->has_repetition_penalty, (double)s->repetition_penalty, "repetition_penalty"}};
-    const char *comma = "";
-    printf("sampling    ");
-    for (size_t i = 0; i < CLI_N(fields); i++) {
-        if (!fields[i].has)
-            continue;
-        printf("%s%s %g", comma, fields[i].name, fields[i].value);
-        comma = ", ";
-    }
-    putchar('\n');
-}
-
 static void print_version(const Sluice__Manager__V1__ModelVersion *v)
 {
     char state[32], size[32], age[32];
@@ -239,8 +215,11 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                info->pre_tokenizer, info->capabilities && info->capabilities->chat ? "yes" : "no",
                info->weights_digest);
         print_ids("end tokens ", info->eos_token_ids, info->n_eos_token_ids);
-        if (info->default_sampling)
-            print_sampling(info->default_sampling);
+        if (info->default_sampling) {
+            printf("sampling    ");
+            output_sampling(info->default_sampling);
+            putchar('\n');
+        }
     }
     if (v->config && v->config->draft_model[0])
         printf("draft model %s\n", v->config->draft_model);

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/strbuf.h"
+#include "clients/cli/term/output.h"
 
 /* The width of a line's label, and of a list before it is cut. */
 enum { LABEL_WIDTH = 14, MOST_LIST_BYTES = 72 };
@@ -255,35 +256,13 @@ static void print_templates(const Sluice__V1__Inspection *in)
         }
 }
 
-static void print_sampling(const Sluice__V1__SamplingDefaults *sampling)
+static void print_sampling(const Sluice__V1__DefaultSampling *sampling)
 {
-    const char *comma = "";
     if (!sampling)
         return;
-    const struct {
-        const char *name;
-        bool is_given;
-        double value;
-    } rows[] = {
-        {"temperature", sampling->has_temperature, sampling->temperature},
-        {"top_k", sampling->has_top_k, sampling->top_k},
-        {"top_p", sampling->has_top_p, sampling->top_p},
-        {"min_p", sampling->has_min_p, sampling->min_p},
-        {"typical_p", sampling->has_typical_p, sampling->typical_p},
-        {"repetition_penalty", sampling->has_repetition_penalty, sampling->repetition_penalty},
-    };
     print_label("sampling");
-    if (sampling->has_do_sample && !sampling->do_sample) {
-        printf("greedy");
-        comma = ", ";
-    }
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].is_given) {
-            printf("%s%s %g", comma, rows[i].name, rows[i].value);
-            comma = ", ";
-        }
-    puts(comma[0] ? "  (for requests that give no value)"
-                  : "drawn  (for requests that give no value)");
+    output_sampling(sampling);
+    puts("  (for requests that give no value)");
 }
 
 /* Keys of one reason share a line, as there may be dozens. */
@@ -396,7 +375,7 @@ void inspect_text_print(const char *source, const Sluice__V1__Inspection *in)
     print_context(in);
     print_tokenizer(in->tokenizer);
     print_templates(in);
-    print_sampling(in->sampling);
+    print_sampling(in->info->default_sampling);
     print_ignored(in);
     for (size_t i = 0; i < in->n_notes; i++) {
         print_label("note");

@@ -238,6 +238,27 @@ void output_json_error(const struct error *err)
     json_decref(object);
 }
 
+void output_sampling(const Sluice__V1__DefaultSampling *s)
+{
+    const struct {
+        bool has;
+        double value;
+        const char *name;
+    } fields[] = {{s->has_temperature, (double)s->temperature, "temperature"},
+                  {s->has_top_k, s->top_k, "top_k"},
+                  {s->has_top_p, (double)s->top_p, "top_p"},
+                  {s->has_min_p, (double)s->min_p, "min_p"},
+                  {s->has_typical_p, (double)s->typical_p, "typical_p"},
+                  {s->has_repetition_penalty, (double)s->repetition_penalty, "repetition_penalty"}};
+    const char *comma = "";
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        if (!fields[i].has)
+            continue;
+        printf("%s%s %g", comma, fields[i].name, fields[i].value);
+        comma = ", ";
+    }
+}
+
 int output_flush(const char *what, struct error *err)
 {
     struct pollfd gone = {.fd = STDOUT_FILENO};

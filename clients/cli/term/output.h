@@ -34,6 +34,8 @@ void output_json(const ProtobufCMessage *message);
 /* Prints {"error":{"code":"NOT_FOUND","reason":"MODEL_NOT_FOUND","field":"","message":"..."}} and a
  * newline to stderr. */
 void output_json_error(const struct error *err);
+/* Prints the fields that are set: "temperature 0.6, top_k 20". */
+void output_sampling(const Sluice__V1__DefaultSampling *sampling);
 /* Flushes stdout. Fails, with `what` as object, if the output could not be written. Reason
  * STDOUT_CLOSED: the reader of the pipe is gone. */
 int output_flush(const char *what, struct error *err);

@@ -267,33 +267,7 @@ static int add_templates(struct arena *arena, const Sluice__Worker__V1__InspectR
     return 0;
 }
 
-static int add_sampling(struct arena *arena, const struct checkpoint *ckpt,
-                        Sluice__V1__Inspection *out, struct error *err)
-{
-    struct engine_sampling_fact facts[ENGINE_N_SAMPLING_FACTS];
-    engine_facts_sampling(ckpt, facts);
-    Sluice__V1__SamplingDefaults *row = arena_alloc(arena, sizeof(*row));
-    if (!row)
-        return out_of_memory(err);
-    sluice__v1__sampling_defaults__init(row);
-    const ProtobufCMessageDescriptor *d = &sluice__v1__sampling_defaults__descriptor;
-    for (uint32_t i = 0; i < ENGINE_N_SAMPLING_FACTS; i++) {
-        const ProtobufCFieldDescriptor *field =
-            protobuf_c_message_descriptor_get_field_by_name(d, engine_sampling_names[i]);
-        if (!field || !facts[i].is_given)
-            continue;
-        char *member = (char *)row + field->offset;
-        *(protobuf_c_boolean *)(void *)((char *)row + field->quantifier_offset) = 1;
-        if (field->type == PROTOBUF_C_TYPE_BOOL)
-            *(protobuf_c_boolean *)(void *)member = facts[i].value != 0;
-        else
-            memcpy(member, &facts[i].value, sizeof(facts[i].value));
-        out->sampling = row;
-    }
-    return 0;
-}
-
-int inspection_make(struct arena *arena, const struct checkpoint *ckpt, const struct tokenizer *tok,
+int inspection_make(struct arena *arena, const struct tokenizer *tok,
                     const struct engine_facts *facts,
                     const Sluice__Worker__V1__InspectReport *report, Sluice__V1__Inspection **out,
                     struct error *err)
@@ -316,8 +290,6 @@ int inspection_make(struct arena *arena, const struct checkpoint *ckpt, const st
         rc = add_tokenizer(arena, tok, made, err);
     if (!rc)
         rc = add_templates(arena, report, made, err);
-    if (!rc)
-        rc = add_sampling(arena, ckpt, made, err);
     if (!rc)
         *out = made;
     return rc;

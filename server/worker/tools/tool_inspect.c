@@ -292,7 +292,7 @@ static int inspect(struct inspection *in, struct error *err)
     if (!rc)
         rc = add_parts(in, known ? &facts : NULL, err);
     if (!rc)
-        rc = inspection_make(in->arena, in->ckpt, in->tok, known ? &facts : NULL, in->report,
+        rc = inspection_make(in->arena, in->tok, known ? &facts : NULL, in->report,
                              &in->report->inspection, err);
     if (!rc && in->settings->plan && known && in->tok)
         rc = add_plan(in, &facts, err);

@@ -128,11 +128,18 @@ def found_rows(path):
 
 
 def test_recommended_sampling_is_shown(folder):
+    """inspect named another temperature than requests get, where the file says "do_sample": false."""
     path = folder("qwen3")
-    assert "sampling" not in facts(path)
-    (path / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}))
-    assert facts(path)["sampling"] == {"do_sample": True, "temperature": 0.6, "top_k": 20.0, "top_p": 0.95}
-    assert names(inspect(path).stdout, "0.6", "20", "0.95")
+    assert "default_sampling" not in facts(path)["info"]
+    assert not [line for line in inspect(path).stdout.splitlines() if line.startswith("sampling ")]
+    for file, want in (({"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}, {"temperature": 0.6, "top_k": 20, "top_p": 0.95}),
+                       ({"do_sample": False, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0, "top_p": 0.9}),
+                       ({"do_sample": True}, {"temperature": 1})):
+        (path / "generation_config.json").write_text(json.dumps(file))
+        found = facts(path)["info"]["default_sampling"]
+        assert found == {key: pytest.approx(value) for key, value in want.items()}
+        shown, = [line for line in inspect(path).stdout.splitlines() if line.startswith("sampling ")]
+        assert names(shown, *[f"{key} {value}" for key, value in want.items()])
 
 
 def test_the_limit_of_the_context_is_named(folder):
