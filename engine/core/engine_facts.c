@@ -208,16 +208,17 @@ static void add_experts(struct survey *s)
 static int add_limit(struct survey *s)
 {
     const struct model_shape *shape = &s->model->shape;
-    char text[MAX_NAME] = "the files name no more";
+    char text[MAX_NAME] = "the files give this length";
     for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++) {
         const struct rope_set *set = &shape->ropes[i];
         bool stretches = set->scaling != ROPE_SCALING_NONE && set->scaling != ROPE_SCALING_DYNAMIC;
         if (set->n_rot && stretches && set->original_context < shape->context_tokens)
-            snprintf(text, sizeof(text), "rope scaling %s stretches %.0f tokens so far",
+            snprintf(text, sizeof(text),
+                     "the rope scaling %s extends the original %.0f tokens to this length",
                      scaling_word(set->scaling), set->original_context);
     }
     if (model_tensor(s->model, ARCH_POSITION_EMBD, 0, 0))
-        snprintf(text, sizeof(text), "the position embedding has no more rows");
+        snprintf(text, sizeof(text), "the position embedding has this number of rows");
     if (shape->context_tokens < shape->trained_tokens)
         snprintf(text, sizeof(text), "the engine serves no more of this model");
     s->facts->context_limit = arena_strndup(&s->facts->arena, text, strlen(text));
