@@ -22,6 +22,7 @@ enum {
     EXPERTS_MAX = 1024,       /* experts of a layer */
     EXPERTS_MAX_USED = 64,    /* experts of a row */
     EXPERTS_MAX_GROUPS = 64,  /* groups of experts */
+    EXPERTS_MAX_THEN = 3,     /* see struct experts */
     EXPERTS_MIN_PAIRS = 32,   /* pairs at once, at least */
     EXPERTS_BATCH_PAIRS = 512 /* see experts_max_pairs() */
 };
@@ -90,6 +91,11 @@ struct experts {
     /* true: the weight of a pair multiplies the expert's input. false: the expert's output */
     bool weighs_input;
     const struct segments *segments; /* the split of the FFN width: that of `down` */
+    /* Weights that are read after this layer of experts; see op_will_read(). May be empty. */
+    const struct weight *then[EXPERTS_MAX_THEN];
+    uint32_t n_then;
+    /* Set by op_experts_bind(): the bytes from a weight to the next in gate, up and down. */
+    size_t strides[3];
 };
 
 /* Memory for the products, borrowed. The capacity of `act` is the number of pairs that are computed

@@ -34,7 +34,7 @@ int op_rms_norm(struct stream *s, struct tensor *y, const struct tensor *x, cons
 {
     if (!same_shape(y, x) || w == NULL)
         return STATUS_INTERNAL;
-    return y->n_rows == 0 ? 0 : s->ops->rms_norm(s, y, x, w, eps);
+    return y->n_rows == 0 ? 0 : s->ops->rms_norm(s, y, x, w, 1, eps);
 }
 
 int op_layer_norm(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
@@ -42,14 +42,32 @@ int op_layer_norm(struct stream *s, struct tensor *y, const struct tensor *x, co
 {
     if (!same_shape(y, x) || w == NULL)
         return STATUS_INTERNAL;
-    return y->n_rows == 0 ? 0 : s->ops->layer_norm(s, y, x, w, b, eps);
+    return y->n_rows == 0 ? 0 : s->ops->layer_norm(s, y, x, w, b, 1, eps);
+}
+
+int op_norm_heads(struct stream *s, const struct tensor *x, uint32_t n_heads,
+                  const struct norm_params *p)
+{
+    if (!is_f32(x) || n_heads == 0 || x->n_cols % n_heads != 0 || p->w == NULL ||
+        x->row_stride != x->n_cols)
+        return STATUS_INTERNAL;
+    struct tensor heads = tensor_view(x->data, DTYPE_F32, x->n_rows * n_heads, x->n_cols / n_heads);
+    if (heads.n_rows == 0)
+        return 0;
+    return p->is_centred ? s->ops->layer_norm(s, &heads, &heads, p->w, p->bias, n_heads, p->eps)
+                         : s->ops->rms_norm(s, &heads, &heads, p->w, n_heads, p->eps);
 }
 
 int op_add(struct stream *s, struct tensor *y, const struct tensor *x)
 {
+    return op_add_scaled(s, y, x, 1.0f);
+}
+
+int op_add_scaled(struct stream *s, struct tensor *y, const struct tensor *x, float factor)
+{
     if (!same_shape(y, x))
         return STATUS_INTERNAL;
-    return y->n_rows == 0 ? 0 : s->ops->add(s, y, x);
+    return y->n_rows == 0 ? 0 : s->ops->add(s, y, x, factor);
 }
 
 int op_add_bias(struct stream *s, struct tensor *y, const float *bias)
@@ -132,7 +150,8 @@ static int parts_in_turn(struct stream *s, const struct act *act, const struct l
         if (rc == 0 && parts[i].bias != NULL)
             rc = op_add_bias(s, parts[i].y, parts[i].bias);
         if (rc == 0 && parts[i].sum != NULL)
-            rc = op_add(s, parts[i].sum, parts[i].y);
+            rc = op_add_scaled(s, parts[i].sum, parts[i].y,
+                               parts[i].sum_factor != 0.0f ? parts[i].sum_factor : 1.0f);
     }
     return rc;
 }
@@ -274,6 +293,11 @@ int op_experts(struct stream *s, struct tensor *y, const struct tensor *x,
         (comm != NULL && comm->size > 1 && !holds_rows(&work->partial, n_pairs, hidden)))
         return STATUS_INTERNAL;
     return x->n_rows == 0 ? 0 : s->ops->experts(s, y, x, routes, e, work, comm);
+}
+
+int op_experts_bind(const struct op_table *ops, struct experts *experts, struct error *err)
+{
+    return ops->experts_bind != NULL ? ops->experts_bind(experts, err) : 0;
 }
 
 static bool rope_is_sound(const struct tensor *x, const struct rope_params *params)

@@ -126,6 +126,7 @@ struct linear_part {
     const struct weight *w;
     const float *bias;  /* [n], NULL: none */
     struct tensor *sum; /* if not NULL: sum += y, and y is scratch */
+    float sum_factor;   /* if not 0: sum += sum_factor · y, where the product is rounded first */
 };
 
 enum { LINEAR_MAX_PARTS = 3 };
@@ -192,14 +193,17 @@ struct op_table {
     /* y[m, dim] = row ids[r] of w, an embedding or a LINEAR_COLUMN weight (a tied LM head). `ids`
      * is device memory. Bytes: m rows of w + 4·m·dim. */
     int (*embed)(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
-    /* y = x / rms(x) · w; f32, 16 lanes then a fixed tree. arXiv 1910.07467, eq. 4. y may be x. */
+    /* y = x / rms(x) · w; f32, 16 lanes then a fixed tree. arXiv 1910.07467, eq. 4. y may be x.
+     * w has n_w ≥ 1 rows; row r of x takes row r % n_w of w. */
     int (*rms_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                    float eps);
-    /* y = (x − mean)/√(var + eps) · w + b (b may be NULL). y may be x. */
+                    uint32_t n_w, float eps);
+    /* y = (x − mean)/√(var + eps) · w + b (b may be NULL). y may be x. The rows of w and b as in
+     * rms_norm. */
     int (*layer_norm)(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                      const float *b, float eps);
-    /* y += x; y += bias broadcast over rows. */
-    int (*add)(struct stream *s, struct tensor *y, const struct tensor *x);
+                      const float *b, uint32_t n_w, float eps);
+    /* y += factor · x, where the product is rounded first; x is scratch if factor is not 1. */
+    int (*add)(struct stream *s, struct tensor *y, const struct tensor *x, float factor);
+    /* y += bias broadcast over rows. */
     int (*add_bias)(struct stream *s, struct tensor *y, const float *bias);
     /* Scales the rows of x in place. `positions` [m] on the device, unused without by_position. */
     int (*scale)(struct stream *s, struct tensor *x, const uint32_t *positions,
@@ -261,6 +265,9 @@ struct op_table {
     int (*experts)(struct stream *s, struct tensor *y, const struct tensor *x,
                    const struct expert_routes *routes, const struct experts *experts,
                    const struct expert_work *work, struct comm *comm);
+    /* Checks that the op `experts` can read the weights of *experts, and fills the fields that the
+     * backend derives from them. Optional: default NULL = nothing. */
+    int (*experts_bind)(struct experts *experts, struct error *err);
 
     /* In place on x[m, n_heads·head_dim]. */
     int (*rope)(struct stream *s, struct tensor *x, const uint32_t *positions,
@@ -303,7 +310,12 @@ int op_rms_norm(struct stream *s, struct tensor *y, const struct tensor *x, cons
                 float eps);
 int op_layer_norm(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
                   const float *b, float eps);
+/* Norms each head of x[m, n_heads · dim] in place, by p->w[n_heads][dim] and p->bias. The rows of x
+ * must be adjacent. */
+int op_norm_heads(struct stream *s, const struct tensor *x, uint32_t n_heads,
+                  const struct norm_params *p);
 int op_add(struct stream *s, struct tensor *y, const struct tensor *x);
+int op_add_scaled(struct stream *s, struct tensor *y, const struct tensor *x, float factor);
 int op_add_bias(struct stream *s, struct tensor *y, const float *bias);
 int op_scale(struct stream *s, struct tensor *x, const uint32_t *positions,
              const struct scale_params *params);
@@ -331,6 +343,8 @@ int op_router_topk(struct stream *s, struct expert_routes *routes, const struct 
 int op_experts(struct stream *s, struct tensor *y, const struct tensor *x,
                const struct expert_routes *routes, const struct experts *experts,
                const struct expert_work *work, struct comm *comm);
+/* Must precede op_experts(), once the weights are bound. */
+int op_experts_bind(const struct op_table *ops, struct experts *experts, struct error *err);
 int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
             const struct rope_params *params);
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,

@@ -26,7 +26,8 @@ struct rows_job {
     struct tensor *y;
     const struct tensor *x, *x2;
     const float *w, *b;
-    float eps;
+    uint32_t n_w; /* rows of w and b */
+    float eps, factor;
     enum activation kind;
     const uint32_t *ids;
     const struct weight_cpu *weight;
@@ -108,19 +109,25 @@ int embed_cpu(struct stream *s, struct tensor *y, const uint32_t *ids, const str
     return 0;
 }
 
+/* Returns the place in w, and in b, of a row's weights. */
+static size_t norm_at(const struct rows_job *job, uint32_t r)
+{
+    return (size_t)(r % job->n_w) * job->y->n_cols;
+}
+
 static void rms_norm_rows(void *arg, uint32_t index, uint32_t n_threads)
 {
     const struct rows_job *job = arg;
     uint32_t end;
     for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
-        job->inner->rms_norm(tensor_row_f32(job->y, r), tensor_row_f32(job->x, r), job->w,
-                             job->y->n_cols, job->eps);
+        job->inner->rms_norm(tensor_row_f32(job->y, r), tensor_row_f32(job->x, r),
+                             job->w + norm_at(job, r), job->y->n_cols, job->eps);
 }
 
 int rms_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                 float eps)
+                 uint32_t n_w, float eps)
 {
-    struct rows_job job = {.y = y, .x = x, .w = w, .eps = eps};
+    struct rows_job job = {.y = y, .x = x, .w = w, .n_w = n_w, .eps = eps};
     run_rows(s, rms_norm_rows, &job);
     return 0;
 }
@@ -130,14 +137,15 @@ static void layer_norm_rows(void *arg, uint32_t index, uint32_t n_threads)
     const struct rows_job *job = arg;
     uint32_t end;
     for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
-        job->inner->layer_norm(tensor_row_f32(job->y, r), tensor_row_f32(job->x, r), job->w, job->b,
-                               job->y->n_cols, job->eps);
+        job->inner->layer_norm(
+            tensor_row_f32(job->y, r), tensor_row_f32(job->x, r), job->w + norm_at(job, r),
+            job->b != NULL ? job->b + norm_at(job, r) : NULL, job->y->n_cols, job->eps);
 }
 
 int layer_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                   const float *b, float eps)
+                   const float *b, uint32_t n_w, float eps)
 {
-    struct rows_job job = {.y = y, .x = x, .w = w, .b = b, .eps = eps};
+    struct rows_job job = {.y = y, .x = x, .w = w, .b = b, .n_w = n_w, .eps = eps};
     run_rows(s, layer_norm_rows, &job);
     return 0;
 }
@@ -146,21 +154,24 @@ static void add_rows(void *arg, uint32_t index, uint32_t n_threads)
 {
     const struct rows_job *job = arg;
     uint32_t end;
-    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++)
+    for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++) {
+        if (job->factor != 1.0f)
+            job->inner->scale(tensor_row_f32(job->x, r), job->y->n_cols, job->factor, 0.0f);
         job->inner->add(tensor_row_f32(job->y, r),
                         job->x != NULL ? tensor_row_f32(job->x, r) : job->b, job->y->n_cols);
+    }
 }
 
-int add_cpu(struct stream *s, struct tensor *y, const struct tensor *x)
+int add_cpu(struct stream *s, struct tensor *y, const struct tensor *x, float factor)
 {
-    struct rows_job job = {.y = y, .x = x};
+    struct rows_job job = {.y = y, .x = x, .factor = factor};
     run_rows(s, add_rows, &job);
     return 0;
 }
 
 int add_bias_cpu(struct stream *s, struct tensor *y, const float *bias)
 {
-    struct rows_job job = {.y = y, .b = bias};
+    struct rows_job job = {.y = y, .b = bias, .factor = 1.0f};
     run_rows(s, add_rows, &job);
     return 0;
 }

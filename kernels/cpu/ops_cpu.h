@@ -22,10 +22,10 @@ int act_prepare_cpu(struct stream *s, struct act *base, const struct tensor *x, 
 
 int embed_cpu(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
 int rms_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                 float eps);
+                 uint32_t n_w, float eps);
 int layer_norm_cpu(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                   const float *b, float eps);
-int add_cpu(struct stream *s, struct tensor *y, const struct tensor *x);
+                   const float *b, uint32_t n_w, float eps);
+int add_cpu(struct stream *s, struct tensor *y, const struct tensor *x, float factor);
 int add_bias_cpu(struct stream *s, struct tensor *y, const float *bias);
 int scale_cpu(struct stream *s, struct tensor *x, const uint32_t *positions,
               const struct scale_params *params);

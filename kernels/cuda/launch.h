@@ -14,15 +14,15 @@ struct attention_cuda;
 struct decode_plan;
 struct embed_cuda;
 struct kv_cuda;
+struct norm_rows;
 struct rope_cuda;
 struct sample_params;
 struct sample_result;
 struct sample_state;
 struct scale_cuda;
 
-/* y[m, n] = x / rms(x) · w (norm_row.h). y may be x. Bytes: 8·m·n + 4·n; bound: memory. */
-int cuda_launch_rms_norm(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
-                         const float *w, uint32_t n_rows, uint32_t n_cols, float eps);
+/* RMS norm or layer norm of rows (norm_row.h). Bytes: 8·m·n + 4·n; bound: memory. */
+int cuda_launch_norm(void *stream, const struct norm_rows *rows);
 
 /* The ops of row_ops.h over rows; strides in elements. A block per row (add, act_mul: a piece of a
  * row; kv_write: a row and KV head; gather_rows: y[r] = x[index[r]]). `positions`, `slots`,
@@ -30,12 +30,9 @@ int cuda_launch_rms_norm(void *stream, float *y, size_t y_stride, const float *x
  * skipped. */
 int cuda_launch_embed(void *stream, float *y, size_t y_stride, const uint32_t *ids, uint32_t n_rows,
                       const struct embed_cuda *w);
-int cuda_launch_layer_norm(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
-                           const float *w, const float *bias, uint32_t n_rows, uint32_t n_cols,
-                           float eps);
-/* x_stride 0: the same row for all (a bias). */
+/* y += factor · x. x_stride 0: the same row for all (a bias). */
 int cuda_launch_add(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
-                    uint32_t n_rows, uint32_t n_cols);
+                    uint32_t n_rows, uint32_t n_cols, float factor);
 int cuda_launch_scale(void *stream, float *x, size_t x_stride, const uint32_t *positions,
                       uint32_t n_rows, uint32_t n_cols, const struct scale_cuda *p);
 /* kind: enum activation; up may be NULL. */

@@ -34,7 +34,14 @@ struct norm_rows {
     uint32_t n_rows, n;
     float eps;
     bool centred;
+    uint32_t n_w; /* rows of w and bias; row r of x takes row r % n_w. 0 or 1: the same for all */
 };
+
+/* Returns the place in w, and in bias, of a row's weights. */
+CUDA_HD size_t norm_weights_at(const struct norm_rows *job, uint32_t row)
+{
+    return job->n_w > 1 ? (size_t)(row % job->n_w) * job->n : 0;
+}
 
 /* Returns the rows that a block computes at once. */
 CUDA_HD uint32_t norm_block_rows(uint32_t n)
@@ -187,7 +194,7 @@ BLOCK_FN float norm_scaled(float x, float mean, float scale, float w)
     return (x - mean) * scale * w;
 }
 
-BLOCK_FN float norm_value(const struct norm_rows *job, float x, float mean, float scale, uint32_t i)
+BLOCK_FN float norm_value(const struct norm_rows *job, float x, float mean, float scale, size_t i)
 {
     float normed = norm_scaled(x, mean, scale, job->w[i]);
     return job->bias ? normed + job->bias[i] : normed;
@@ -214,7 +221,8 @@ BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct n
     const float *from = whole ? stage : job->x + row * job->x_stride;
     float *y = job->y + row * job->y_stride;
     bool aligned = norm_is_aligned(y) && job->y_stride % 4 == 0 && norm_is_aligned(from) &&
-                   from_stride % 4 == 0 && norm_is_aligned(job->w) && norm_is_aligned(job->bias);
+                   from_stride % 4 == 0 && norm_is_aligned(job->w) && norm_is_aligned(job->bias) &&
+                   (job->n_w < 2 || job->n % 4 == 0);
     uint32_t n = job->n, fours = aligned ? n / 4 : 0, rest = n - 4 * fours;
     for (uint32_t i = b->tid; i < n_rows * fours; i += NORM_BATCH * b->n_threads) {
         struct norm_four w[NORM_BATCH], bias[NORM_BATCH];
@@ -222,9 +230,10 @@ BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct n
         for (uint32_t j = 0; j < NORM_BATCH; j++) {
             uint32_t item = i + j * b->n_threads, last = n_rows * fours - 1;
             struct norm_place at = norm_place_in(item < last ? item : last, fours, n_rows);
-            w[j] = norm_load(job->w + at.column);
+            size_t from_w = norm_weights_at(job, row + at.row) + at.column;
+            w[j] = norm_load(job->w + from_w);
             if (job->bias)
-                bias[j] = norm_load(job->bias + at.column);
+                bias[j] = norm_load(job->bias + from_w);
         }
         BLOCK_UNROLL
         for (uint32_t j = 0; j < NORM_BATCH; j++) {
@@ -238,8 +247,8 @@ BLOCK_FN void norm_put(const struct block *b, const float *stage, const struct n
     }
     for (uint32_t i = b->tid; i < n_rows * rest; i += b->n_threads) {
         uint32_t r = i / rest, at = 4 * fours + i % rest;
-        y[r * job->y_stride + at] =
-            norm_value(job, from[r * from_stride + at], means[r], scales[r], at);
+        y[r * job->y_stride + at] = norm_value(job, from[r * from_stride + at], means[r], scales[r],
+                                               norm_weights_at(job, row + r) + at);
     }
 }
 

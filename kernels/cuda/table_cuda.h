@@ -59,10 +59,10 @@ int prompts_end_check_cuda(uint32_t index, int code, void *const *memory, size_t
 /* row_ops_cuda.c */
 int embed_cuda(struct stream *s, struct tensor *y, const uint32_t *ids, const struct weight *w);
 int rms_norm_cuda(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                  float eps);
+                  uint32_t n_w, float eps);
 int layer_norm_cuda(struct stream *s, struct tensor *y, const struct tensor *x, const float *w,
-                    const float *b, float eps);
-int add_cuda(struct stream *s, struct tensor *y, const struct tensor *x);
+                    const float *b, uint32_t n_w, float eps);
+int add_cuda(struct stream *s, struct tensor *y, const struct tensor *x, float factor);
 int add_bias_cuda(struct stream *s, struct tensor *y, const float *bias);
 int scale_cuda(struct stream *s, struct tensor *x, const uint32_t *positions,
                const struct scale_params *params);

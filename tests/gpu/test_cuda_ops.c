@@ -100,6 +100,44 @@ static void test_norms_have_the_references_bits(void **state)
                 check_norm(shapes[s], how, in_place, &random);
 }
 
+/* Each head has weights of its own. */
+static void test_norms_of_heads_have_the_references_bits(void **state)
+{
+    enum { HEADS = 3, ROWS = 5 };
+    static const uint32_t dims[] = {16, 33, 128};
+    struct random random = test_random(72);
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(dims) / sizeof(dims[0]); i++) {
+        uint32_t n = HEADS * dims[i / 2];
+        struct rows x = rows_make(&random, ROWS, n, 0), w = rows_make(&random, 1, n, 0),
+                    b = rows_make(&random, 1, n, 0);
+        struct norm_params p = {.is_centred = i % 2, .eps = 1e-5f};
+        p.w = w.cpu.data, p.bias = i % 2 ? b.cpu.data : NULL;
+        assert_int_equal(op_norm_heads(cpu.stream, &x.cpu, HEADS, &p), 0);
+        p.w = w.gpu.data, p.bias = i % 2 ? b.gpu.data : NULL;
+        assert_int_equal(op_norm_heads(gpu.stream, &x.gpu, HEADS, &p), 0);
+        assert_equal(&x, "norm of heads");
+        rows_drop(&x);
+        rows_drop(&w);
+        rows_drop(&b);
+    }
+}
+
+static void test_scaled_sums_have_the_references_bits(void **state)
+{
+    struct random random = test_random(74);
+    (void)state;
+    for (size_t s = 0; s < n_shapes(); s++) {
+        struct rows x = rows_make(&random, shapes[s][0], shapes[s][1], shapes[s][2]),
+                    y = rows_make(&random, shapes[s][0], shapes[s][1], 0);
+        assert_int_equal(op_add_scaled(cpu.stream, &y.cpu, &x.cpu, 0.22f), 0);
+        assert_int_equal(op_add_scaled(gpu.stream, &y.gpu, &x.gpu, 0.22f), 0);
+        assert_equal(&y, "scaled sum");
+        rows_drop(&x);
+        rows_drop(&y);
+    }
+}
+
 static void test_sums_and_activations_have_the_references_bits(void **state)
 {
     (void)state;
@@ -333,6 +371,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norms_have_the_references_bits),
+        cmocka_unit_test(test_norms_of_heads_have_the_references_bits),
+        cmocka_unit_test(test_scaled_sums_have_the_references_bits),
         cmocka_unit_test(test_sums_and_activations_have_the_references_bits),
         cmocka_unit_test(test_scales_have_the_references_bits),
         cmocka_unit_test(test_positions_have_the_references_bits),

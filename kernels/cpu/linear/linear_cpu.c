@@ -19,6 +19,7 @@ struct part {
     struct linear_job linear;
     const float *bias;    /* NULL: none */
     struct tensor *sum;   /* NULL: none */
+    float sum_factor;     /* 0: none */
     uint32_t first_panel; /* index among the panels of all parts in sequence */
 };
 
@@ -47,6 +48,8 @@ static void run_share(const struct split_job *job, const struct part *part,
         float *y = part->linear.y + (size_t)r * part->linear.y_stride + share->n_begin;
         if (part->bias != NULL)
             job->inner->add(y, part->bias + share->n_begin, n);
+        if (part->sum_factor != 0.0f)
+            job->inner->scale(y, n, part->sum_factor, 0.0f);
         if (part->sum != NULL)
             job->inner->add(tensor_row_f32(part->sum, r) + share->n_begin, y, n);
     }
@@ -167,7 +170,8 @@ static void set_part(struct part *part, const struct linear_part *from, const st
                                      .y = from->y->data,
                                      .y_stride = from->y->row_stride},
                           .bias = from->bias,
-                          .sum = from->sum};
+                          .sum = from->sum,
+                          .sum_factor = from->sum != NULL ? from->sum_factor : 0.0f};
 }
 
 int linear_parts_cpu(struct stream *s, const struct act *act, const struct linear_part *parts,

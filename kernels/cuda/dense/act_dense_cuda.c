@@ -243,8 +243,8 @@ static int norm_some(struct stream *s, const struct tensor *y, const struct tens
     struct tensor from = tensor_rows(x, begin, end - begin);
     if (begin == end)
         return 0;
-    return p->is_centred ? layer_norm_cuda(s, &to, &from, p->w, p->bias, p->eps)
-                         : rms_norm_cuda(s, &to, &from, p->w, p->eps);
+    return p->is_centred ? layer_norm_cuda(s, &to, &from, p->w, p->bias, 1, p->eps)
+                         : rms_norm_cuda(s, &to, &from, p->w, 1, p->eps);
 }
 
 /* The norm of all rows, and the integers of the run's. */
@@ -277,8 +277,8 @@ int norm_prepare_cuda(struct stream *s, struct act *act, struct tensor *y, const
                             : kinds == ACT_BF16 ? DENSE_BF16
                                                 : DENSE_F8);
     if ((kinds & ACT_INT8) == 0) {
-        rc = p->is_centred ? layer_norm_cuda(s, y, x, p->w, p->bias, p->eps)
-                           : rms_norm_cuda(s, y, x, p->w, p->eps);
+        rc = p->is_centred ? layer_norm_cuda(s, y, x, p->w, p->bias, 1, p->eps)
+                           : rms_norm_cuda(s, y, x, p->w, 1, p->eps);
         return rc == 0 ? act_prepare_cuda(s, act, y, kinds, NULL, NULL) : rc;
     }
     if (is_widened(s, x->n_rows, kinds))

@@ -143,11 +143,11 @@ static int run_prompt(struct stream_cuda *s, enum dense_form form, const struct 
         if (rc == 0 && !adds && p->bias != NULL)
             rc = device_stream_check(
                 s, "add_bias",
-                cuda_launch_add(s->handle, p->y, p->y_stride, p->bias, 0, job->m, p->n));
+                cuda_launch_add(s->handle, p->y, p->y_stride, p->bias, 0, job->m, p->n, 1.0f));
         if (rc == 0 && !adds && p->sum != NULL)
-            rc = device_stream_check(
-                s, "add",
-                cuda_launch_add(s->handle, p->sum, p->sum_stride, p->y, p->y_stride, job->m, p->n));
+            rc = device_stream_check(s, "add",
+                                     cuda_launch_add(s->handle, p->sum, p->sum_stride, p->y,
+                                                     p->y_stride, job->m, p->n, 1.0f));
     }
     if (rc != 0 || !job->gated || job->gates_later)
         return rc;

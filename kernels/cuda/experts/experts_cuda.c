@@ -2,7 +2,7 @@
  * router stay on the device, so a captured step serves any choice. All rows take path D. */
 #include "kernels/cuda/experts/experts_cuda.h"
 
-#include "base/status.h"
+#include "base/error.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/experts/experts_index.h"
 #include "kernels/cuda/experts/experts_job.h"
@@ -63,6 +63,9 @@ static const void *data_of(const struct weight *w)
     return weight_is_quant(w) ? (const void *)weight_quant(w)->data : weight_cuda(w)->data;
 }
 
+/* The matrices of an expert, in the order of experts.strides. */
+enum { GATE, UP, DOWN };
+
 /* Sets the distance between experts. Returns false if they are not equally far apart. */
 static bool stride_of(const struct weight *const *w, uint32_t n, size_t *out)
 {
@@ -74,9 +77,21 @@ static bool stride_of(const struct weight *const *w, uint32_t n, size_t *out)
     return first != NULL;
 }
 
+int experts_bind_cuda(struct experts *experts, struct error *err)
+{
+    const struct weight *const *matrices[] = {experts->gate, experts->up, experts->down};
+    static const char *const names[] = {"gate", "up", "down"};
+    for (uint32_t i = GATE; i <= DOWN; i++)
+        if (matrices[i] != NULL && !stride_of(matrices[i], experts->n, &experts->strides[i]))
+            return error_set(err, STATUS_INTERNAL,
+                             "experts: the weights of %s are not equally far apart", names[i]);
+    return 0;
+}
+
 /* A product of a batch with one matrix of every expert, or with gate and up. */
 struct product {
     const struct weight *const *w[2];
+    size_t strides[2];
     const float *bias[2];
     struct tensor *y[2];
     uint32_t n;
@@ -163,11 +178,7 @@ static int run_dense(const struct batch *b, const struct product *p,
 
 static int run_product(const struct batch *b, const struct product *p)
 {
-    struct experts_strides by = {{0}};
-    for (uint32_t i = 0; i < p->n; i++)
-        if (!stride_of(p->w[i], b->experts->n, &by.weights[i]))
-            return device_stream_fail(b->s, STATUS_INTERNAL,
-                                      "experts: weights are not equally far apart");
+    const struct experts_strides by = {{p->strides[0], p->strides[1]}};
     return weight_is_quant(p->w[0][0]) ? run_quant(b, p, &by) : run_dense(b, p, &by);
 }
 
@@ -195,13 +206,15 @@ static int run_gate_and_up(const struct batch *b, const struct tensor *x, struct
         rc = act_prepare_cuda(s, work->act, &rows, kinds, NULL, NULL);
     if (rc != 0)
         return rc;
-    struct product one = {.w = {e->up}, .bias = {e->up_bias}, .y = {up}, .n = 1};
+    struct product one = {
+        .w = {e->up}, .strides = {e->strides[UP]}, .bias = {e->up_bias}, .y = {up}, .n = 1};
     if (e->gate == NULL) {
         rc = run_product(b, &one);
         return rc != 0 ? rc : act_mul_cuda(s, up, up, NULL, e->activation);
     }
     if (alike(e->gate[0], e->up[0])) {
         const struct product both = {.w = {e->gate, e->up},
+                                     .strides = {e->strides[GATE], e->strides[UP]},
                                      .bias = {e->gate_bias, e->up_bias},
                                      .y = {middle, up},
                                      .n = 2,
@@ -209,7 +222,11 @@ static int run_gate_and_up(const struct batch *b, const struct tensor *x, struct
                                      .kind = e->activation};
         return run_product(b, &both);
     }
-    const struct product gate = {.w = {e->gate}, .bias = {e->gate_bias}, .y = {middle}, .n = 1};
+    const struct product gate = {.w = {e->gate},
+                                 .strides = {e->strides[GATE]},
+                                 .bias = {e->gate_bias},
+                                 .y = {middle},
+                                 .n = 1};
     rc = run_product(b, &one);
     if (rc == 0)
         rc = run_product(b, &gate);
@@ -236,8 +253,6 @@ static int reduce(const struct batch *b, struct tensor *rows, struct tensor *par
             b->s, "experts",
             cuda_launch_dense_scale(b->s->handle, rows->data, rows->row_stride, partial->data,
                                     partial->row_stride, NULL, NULL, rows->n_rows, rows->n_cols));
-    size_t stride;
-    stride_of(b->experts->down, b->experts->n, &stride);
     const struct weight_quant *w = weight_quant(first);
     const struct quant_linear args = {.layout = w->layout,
                                       .m = b->n_slots,
@@ -249,8 +264,9 @@ static int reduce(const struct batch *b, struct tensor *rows, struct tensor *par
                                                  .y_stride = rows->row_stride,
                                                  .n_rows = first->n_rows}}};
     return device_stream_check(b->s, "experts",
-                               cuda_launch_experts_sums(b->s->handle, &b->tiles, &args, stride,
-                                                        partial->data, partial->row_stride, two));
+                               cuda_launch_experts_sums(b->s->handle, &b->tiles, &args,
+                                                        b->experts->strides[DOWN], partial->data,
+                                                        partial->row_stride, two));
 }
 
 static int run_batch(const struct batch *b, struct tensor *y, const struct tensor *x,
@@ -269,6 +285,7 @@ static int run_batch(const struct batch *b, struct tensor *y, const struct tenso
         rc = act_prepare_cuda(&b->s->base, work->act, middle, e->down[0]->act_kind, e->segments,
                               comm);
     const struct product down = {.w = {e->down},
+                                 .strides = {e->strides[DOWN]},
                                  .y = {&rows},
                                  .n = 1,
                                  .partial = is_split ? &partial : NULL,

@@ -9,3 +9,5 @@ int router_topk_cuda(struct stream *s, struct expert_routes *routes, const struc
 int experts_cuda(struct stream *s, struct tensor *y, const struct tensor *x,
                  const struct expert_routes *routes, const struct experts *experts,
                  const struct expert_work *work, struct comm *comm);
+/* Sets the distances between the weights. INTERNAL if these are not equally far apart. */
+int experts_bind_cuda(struct experts *experts, struct error *err);

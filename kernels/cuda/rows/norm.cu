@@ -15,23 +15,8 @@ static __global__ void norm_blocks(struct norm_rows job)
         norm_run(&b, (float *)stage, &job, row, norm_rows_left(job.n_rows, row, rows));
 }
 
-static int launch(void *stream, const struct norm_rows *job)
+int cuda_launch_norm(void *stream, const struct norm_rows *job)
 {
     return CUDA_LAUNCH(norm_blocks, cuda_n_blocks(job->n_rows, norm_block_rows(job->n), MAX_BLOCKS),
                        CUDA_ROW_THREADS, norm_stage_bytes(job->n), stream, *job);
-}
-
-int cuda_launch_rms_norm(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
-                         const float *w, uint32_t n_rows, uint32_t n_cols, float eps)
-{
-    struct norm_rows job = {y, x, w, nullptr, y_stride, x_stride, n_rows, n_cols, eps, false};
-    return launch(stream, &job);
-}
-
-int cuda_launch_layer_norm(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
-                           const float *w, const float *bias, uint32_t n_rows, uint32_t n_cols,
-                           float eps)
-{
-    struct norm_rows job = {y, x, w, bias, y_stride, x_stride, n_rows, n_cols, eps, true};
-    return launch(stream, &job);
 }

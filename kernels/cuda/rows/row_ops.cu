@@ -24,14 +24,14 @@ static __global__ void embed_rows(float *y, size_t y_stride, const uint32_t *ids
 }
 
 static __global__ void add_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
-                                uint32_t n_rows, uint32_t n_cols)
+                                uint32_t n_rows, uint32_t n_cols, float factor)
 {
     cuda_op_begin();
     struct block b = this_block(nullptr);
     uint32_t begin = row_piece_begin(blockIdx.x), n = row_piece_columns(n_cols, blockIdx.x);
     for (uint32_t row = blockIdx.y; row < n_rows; row += gridDim.y)
         add_row(&b, y + cuda_element(row, y_stride, begin), x + cuda_element(row, x_stride, begin),
-                n);
+                n, factor);
 }
 
 static __global__ void scale_rows(float *x, size_t x_stride, const uint32_t *positions,
@@ -129,10 +129,10 @@ int cuda_launch_embed(void *stream, float *y, size_t y_stride, const uint32_t *i
 }
 
 int cuda_launch_add(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
-                    uint32_t n_rows, uint32_t n_cols)
+                    uint32_t n_rows, uint32_t n_cols, float factor)
 {
     return CUDA_LAUNCH(add_rows, pieces(n_rows, n_cols), BLOCK_MAX_THREADS, 0, stream, y, y_stride,
-                       x, x_stride, n_rows, n_cols);
+                       x, x_stride, n_rows, n_cols, factor);
 }
 
 int cuda_launch_scale(void *stream, float *x, size_t x_stride, const uint32_t *positions,

@@ -79,8 +79,8 @@ BLOCK_FN void embed_codes_row(const struct block *b, float *y, const uint8_t *co
         y[i] = scale * (is_f8 ? maths_f8_to_f32(codes[i]) : (float)(int8_t)codes[i]);
 }
 
-/* y[n] += x[n]; also a bias. Bytes: 12·n. */
-BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t n)
+/* y[n] += factor · x[n], where the product is rounded first; also a bias. Bytes: 12·n. */
+BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t n, float factor)
 {
     for (uint32_t i = b->tid; i < n; i += ROW_BATCH * b->n_threads) {
         float sums[ROW_BATCH];
@@ -88,7 +88,7 @@ BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t 
         for (uint32_t j = 0; j < ROW_BATCH; j++) {
             uint32_t at = i + j * b->n_threads;
             if (at < n)
-                sums[j] = y[at] + x[at];
+                sums[j] = y[at] + factor * x[at];
         }
         BLOCK_UNROLL_FEW
         for (uint32_t j = 0; j < ROW_BATCH; j++)

@@ -4,6 +4,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_quant/linear_quant_cuda.h"
 #include "kernels/cuda/linear_quant/weight_quant_cuda.h"
+#include "kernels/cuda/norm_row.h"
 #include "kernels/cuda/rows/row_ops.h"
 #include "kernels/cuda/table_cuda.h"
 #include "kernels/cuda/weight_cuda.h"
@@ -42,32 +43,33 @@ int embed_cuda(struct stream *stream, struct tensor *y, const uint32_t *ids, con
 }
 
 int rms_norm_cuda(struct stream *stream, struct tensor *y, const struct tensor *x, const float *w,
-                  float eps)
+                  uint32_t n_w, float eps)
 {
-    QUEUE(stream, x->n_rows, "rms_norm",
-          cuda_launch_rms_norm(s->handle, y->data, y->row_stride, x->data, x->row_stride, w,
-                               x->n_rows, x->n_cols, eps));
+    const struct norm_rows rows = {y->data,       x->data,       w,         NULL,
+                                   y->row_stride, x->row_stride, x->n_rows, x->n_cols,
+                                   eps,           false,         n_w};
+    QUEUE(stream, x->n_rows, "rms_norm", cuda_launch_norm(s->handle, &rows));
 }
 
 int layer_norm_cuda(struct stream *stream, struct tensor *y, const struct tensor *x, const float *w,
-                    const float *b, float eps)
+                    const float *b, uint32_t n_w, float eps)
 {
-    QUEUE(stream, x->n_rows, "layer_norm",
-          cuda_launch_layer_norm(s->handle, y->data, y->row_stride, x->data, x->row_stride, w, b,
-                                 x->n_rows, x->n_cols, eps));
+    const struct norm_rows rows = {
+        y->data, x->data, w, b, y->row_stride, x->row_stride, x->n_rows, x->n_cols, eps, true, n_w};
+    QUEUE(stream, x->n_rows, "layer_norm", cuda_launch_norm(s->handle, &rows));
 }
 
-int add_cuda(struct stream *stream, struct tensor *y, const struct tensor *x)
+int add_cuda(struct stream *stream, struct tensor *y, const struct tensor *x, float factor)
 {
     QUEUE(stream, y->n_rows, "add",
           cuda_launch_add(s->handle, y->data, y->row_stride, x->data, x->row_stride, y->n_rows,
-                          y->n_cols));
+                          y->n_cols, factor));
 }
 
 int add_bias_cuda(struct stream *stream, struct tensor *y, const float *bias)
 {
     QUEUE(stream, y->n_rows, "add_bias",
-          cuda_launch_add(s->handle, y->data, y->row_stride, bias, 0, y->n_rows, y->n_cols));
+          cuda_launch_add(s->handle, y->data, y->row_stride, bias, 0, y->n_rows, y->n_cols, 1.0f));
 }
 
 int scale_cuda(struct stream *stream, struct tensor *x, const uint32_t *positions,

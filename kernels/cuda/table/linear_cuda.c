@@ -32,8 +32,9 @@ int linear_cuda(struct stream *s, struct tensor *y, const struct act *act, const
     return run_alike(s, act, &part, 1);
 }
 
-int linear_parts_cuda(struct stream *s, const struct act *act, const struct linear_part *parts,
-                      uint32_t n_parts)
+/* Computes the parts, whose sums have no factors. */
+static int run_parts(struct stream *s, const struct act *act, const struct linear_part *parts,
+                     uint32_t n_parts)
 {
     uint32_t done = 0; /* a bit per part */
     int rc = 0;
@@ -51,6 +52,23 @@ int linear_parts_cuda(struct stream *s, const struct act *act, const struct line
     return rc;
 }
 
+/* The kernels add to a sum without a factor. A part with a factor is added afterwards. */
+int linear_parts_cuda(struct stream *s, const struct act *act, const struct linear_part *parts,
+                      uint32_t n_parts)
+{
+    struct linear_part plain[LINEAR_MAX_PARTS] = {{NULL}};
+    for (uint32_t p = 0; p < n_parts; p++) {
+        plain[p] = parts[p];
+        if (parts[p].sum_factor != 0.0f)
+            plain[p].sum = NULL;
+    }
+    int rc = run_parts(s, act, plain, n_parts);
+    for (uint32_t p = 0; rc == 0 && p < n_parts; p++)
+        if (parts[p].sum != NULL && parts[p].sum_factor != 0.0f)
+            rc = add_cuda(s, parts[p].sum, parts[p].y, parts[p].sum_factor);
+    return rc;
+}
+
 int linear_gated_cuda(struct stream *s, const struct act *act, const struct linear_part *gate,
                       const struct linear_part *up, enum activation kind)
 {
@@ -63,7 +81,7 @@ int linear_gated_cuda(struct stream *s, const struct act *act, const struct line
         if (linear_quant_gates(act, gate, up))
             return linear_quant_gated(s, act, gate, up, kind);
     }
-    int rc = linear_parts_cuda(s, act, parts, 2);
+    int rc = run_parts(s, act, parts, 2);
     return rc != 0 ? rc : act_mul_cuda(s, gate->y, gate->y, up->y, kind);
 }
 

@@ -43,6 +43,7 @@ static const struct op_table op_table_cuda_set = {
     .linear_finish = linear_finish_cuda,
     .router_topk = router_topk_cuda,
     .experts = experts_cuda,
+    .experts_bind = experts_bind_cuda,
     .rope = rope_cuda,
     .kv_write = kv_write_cuda,
     .rope_kv = rope_kv_cuda,

@@ -263,6 +263,9 @@ static void pack_layer(struct packed *p, struct stream *s, const struct layer *l
         .weighs_input = v->weighs_input,
         .segments = &p->segments,
     };
+    struct error err = {0};
+    if (s != NULL)
+        assert_int_equal(op_experts_bind(s->ops, &p->experts, &err), 0);
 }
 
 static void unpack_layer(struct packed *p, bool on_gpu)
@@ -672,9 +675,29 @@ static void test_a_captured_layer_replays_with_another_choice(void **state)
     free_layer(&l);
 }
 
+/* symptom: weights at unequal distances loaded, and every step failed */
+static void test_weights_that_are_not_equally_far_apart_are_refused_at_load(void **state)
+{
+    static const struct shape shape = {1, 64, 32, 4, 2};
+    struct random r = {5};
+    struct error err = {0};
+    struct layer l = make_layer(&r, &shape, &variants[0], DTYPE_Q8_0, DTYPE_Q8_0);
+    struct packed p;
+    (void)state;
+    pack_layer(&p, stream, &l, 1, 0);
+    assert_true(p.experts.strides[0] > 0 && p.experts.strides[0] == p.experts.strides[1]);
+    struct weight *second = p.w[2][1];
+    p.w[2][1] = p.w[2][2];
+    assert_int_equal(op_experts_bind(stream->ops, &p.experts, &err), STATUS_INTERNAL);
+    p.w[2][1] = second;
+    unpack_layer(&p, true);
+    free_layer(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weights_that_are_not_equally_far_apart_are_refused_at_load),
         cmocka_unit_test(test_router_has_the_references_bits),
         cmocka_unit_test(test_quantized_layers_have_the_references_bits),
         cmocka_unit_test(test_dense_layers_equal_plain_ops_row_by_row),

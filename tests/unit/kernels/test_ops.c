@@ -442,9 +442,70 @@ static void test_shapes_that_do_not_fit_are_refused(void **state)
     rig_close(&rig);
 }
 
+/* Each head has weights of its own. The bits are those of a norm per head. */
+static void test_norm_of_heads_equals_norms_head_by_head(void **state)
+{
+    enum { HEADS = 5 };
+    static const uint32_t dims[] = {8, 16, 33, 128};
+    struct random random = {21};
+    (void)state;
+    for (const char *const *set = kernel_sets(); *set != NULL; set++)
+        for (size_t i = 0; i < 2 * sizeof(dims) / sizeof(dims[0]); i++) {
+            uint32_t dim = dims[i / 2], n = HEADS * dim;
+            struct rig rig = rig_open(*set, 3);
+            float *x = random_floats(&random, (size_t)ROWS * n, 0.0f), *want = poisoned(dim),
+                  *copy = malloc((size_t)ROWS * n * sizeof(*copy));
+            float *w = random_floats(&random, n, 0.0f), *bias = random_floats(&random, n, 0.0f);
+            const struct norm_params p = {
+                .is_centred = i % 2 != 0, .w = w, .bias = i % 2 != 0 ? bias : NULL, .eps = 1e-5f};
+            struct tensor all = tensor_view(x, DTYPE_F32, ROWS, n);
+            memcpy(copy, x, (size_t)ROWS * n * sizeof(*copy));
+            assert_int_equal(op_norm_heads(rig.stream, &all, HEADS, &p), 0);
+            for (uint32_t r = 0; r < ROWS * HEADS; r++) {
+                struct tensor from = tensor_view(copy + (size_t)r * dim, DTYPE_F32, 1, dim),
+                              to = tensor_view(want, DTYPE_F32, 1, dim);
+                const float *w_of = w + r % HEADS * dim;
+                assert_int_equal(p.is_centred ? op_layer_norm(rig.stream, &to, &from, w_of,
+                                                              bias + r % HEADS * dim, 1e-5f)
+                                              : op_rms_norm(rig.stream, &to, &from, w_of, 1e-5f),
+                                 0);
+                assert_same_bits(x + (size_t)r * dim, want, dim * sizeof(*want), *set);
+            }
+            all.row_stride++;
+            assert_int_equal(op_norm_heads(rig.stream, &all, HEADS, &p), STATUS_INTERNAL);
+            free(x), free(copy), free(want), free(w), free(bias);
+            rig_close(&rig);
+        }
+}
+
+static void test_scaled_sum_equals_scale_and_add(void **state)
+{
+    enum { N = 100 };
+    struct random random = {22};
+    (void)state;
+    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        struct rig rig = rig_open(*set, 2);
+        float *x = random_floats(&random, ROWS * N, 0.0f), *y = random_floats(&random, ROWS * N, 0),
+              *x2 = malloc(ROWS * N * sizeof(*x2)), *y2 = malloc(ROWS * N * sizeof(*y2));
+        struct tensor tx = tensor_view(x, DTYPE_F32, ROWS, N), ty = tx, tx2 = tx, ty2 = tx;
+        const struct scale_params scale = {.factor = 0.22f};
+        ty.data = y, tx2.data = x2, ty2.data = y2;
+        memcpy(x2, x, ROWS * N * sizeof(*x));
+        memcpy(y2, y, ROWS * N * sizeof(*y));
+        assert_int_equal(op_scale(rig.stream, &tx2, NULL, &scale), 0);
+        assert_int_equal(op_add(rig.stream, &ty2, &tx2), 0);
+        assert_int_equal(op_add_scaled(rig.stream, &ty, &tx, 0.22f), 0);
+        assert_same_bits(y, y2, ROWS * N * sizeof(*y), *set);
+        free(x), free(x2), free(y), free(y2);
+        rig_close(&rig);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_norm_of_heads_equals_norms_head_by_head),
+        cmocka_unit_test(test_scaled_sum_equals_scale_and_add),
         cmocka_unit_test(test_row_ops_of_every_set_agree),
         cmocka_unit_test(test_silu_over_the_whole_range_is_accurate),
         cmocka_unit_test(test_rope_of_both_styles_turns_pairs_by_their_angle),

@@ -52,6 +52,7 @@ static void make_buffers(struct buffers *b, const struct inputs *in, uint32_t n_
             .w = in->w[p],
             .bias = extras >> p & 1 ? in->bias : NULL,
             .sum = extras >> (3 + p) & 1 ? &b->sum_of[p] : NULL,
+            .sum_factor = p == 1 ? 0.22f : 0.0f,
         };
     }
 }
@@ -70,7 +71,9 @@ static void run_in_turn(struct rig *rig, const struct act *act, const struct lin
     if (part->bias != NULL)
         assert_int_equal(op_add_bias(rig->stream, part->y, part->bias), 0);
     if (part->sum != NULL)
-        assert_int_equal(op_add(rig->stream, part->sum, part->y), 0);
+        assert_int_equal(op_add_scaled(rig->stream, part->sum, part->y,
+                                       part->sum_factor != 0 ? part->sum_factor : 1.0f),
+                         0);
 }
 
 static struct act *prepare(struct rig *rig, const struct inputs *in, uint32_t m)

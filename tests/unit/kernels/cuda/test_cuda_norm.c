@@ -35,27 +35,30 @@ static float *aligned_floats(size_t n)
     return x;
 }
 
-/* `shift` moves the rows to addresses that are no multiple of 16 bytes. */
-static void check_norm(uint32_t n, bool centred, bool with_bias, uint32_t shift, bool in_place,
-                       uint32_t n_threads, struct random *random)
+/* The weights are n_w rows. `shift` moves the rows to addresses that are no multiple of 16 bytes.
+ */
+static void check_norm(uint32_t n, uint32_t n_w, bool centred, bool with_bias, uint32_t shift,
+                       bool in_place, uint32_t n_threads, struct random *random)
 {
     uint32_t m = 2 * norm_block_rows(n) + 1;
     size_t stride = (n + 3) / 4 * 4 + shift, n_floats = m * stride + shift;
-    float *values = random_floats(random, n_floats, 0.01f), *w = random_floats(random, n, 0.0f);
-    float *bias = random_floats(random, n, 0.0f), *wanted = poisoned(n);
+    float *values = random_floats(random, n_floats, 0.01f),
+          *w = random_floats(random, (size_t)n * n_w, 0.0f);
+    float *bias = random_floats(random, (size_t)n * n_w, 0.0f), *wanted = poisoned(n);
     float *x = aligned_floats(n_floats), *y = in_place ? x : aligned_floats(n_floats);
     float *stage = aligned_floats(norm_stage_bytes(n) / sizeof(float));
     memcpy(x, values, n_floats * sizeof(float));
     struct norm_work all = {.job = {y + shift, x + shift, w, with_bias ? bias : NULL, stride,
-                                    stride, m, n, 1e-5f, centred},
+                                    stride, m, n, 1e-5f, centred, n_w},
                             .stage = stage};
     run_block(n_threads, work, &all);
     for (uint32_t r = 0; r < m; r++) {
         const float *from = values + shift + r * stride;
+        size_t at = (size_t)(r % n_w) * n;
         if (centred)
-            ref_layer_norm(wanted, from, w, with_bias ? bias : NULL, n, 1e-5f);
+            ref_layer_norm(wanted, from, w + at, with_bias ? bias + at : NULL, n, 1e-5f);
         else
-            ref_rms_norm(wanted, from, w, n, 1e-5f);
+            ref_rms_norm(wanted, from, w + at, n, 1e-5f);
         assert_same_bits(y + shift + r * stride, wanted, n * sizeof(float),
                          centred ? "layer_norm" : "rms_norm");
     }
@@ -77,8 +80,9 @@ static void test_norms_have_the_references_bits(void **state)
         for (uint32_t n_threads = 1; n_threads <= 8; n_threads *= 2)
             for (uint32_t shift = 0; shift < 3; shift += 2)
                 for (int how = 0; how < 3; how++)
-                    check_norm(dims[i], how > 0, how > 1, shift, n_threads == 4, n_threads,
-                               &random);
+                    for (uint32_t n_w = 1; n_w <= 3; n_w += 2)
+                        check_norm(dims[i], n_w, how > 0, how > 1, shift, n_threads == 4, n_threads,
+                                   &random);
 }
 
 static void test_blocks_hold_what_they_stage(void **state)

@@ -154,7 +154,7 @@ struct row_job {
 static void add_work(const struct block *b, void *arg)
 {
     const struct row_job *job = arg;
-    add_row(b, job->y, job->x, job->n);
+    add_row(b, job->y, job->x, job->n, 1.0f);
 }
 
 static void act_work(const struct block *b, void *arg)
