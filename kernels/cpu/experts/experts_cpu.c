@@ -1,6 +1,8 @@
 /* Pairs are computed in batches that fit the work memory. In a batch the pairs of an expert are
  * adjacent rows of the prepared activations, and these rows are one product.
- * A batch has six jobs: gather, prepare, gate and up, prepare, down, combine. */
+ * A batch has six jobs: gather, prepare, gate and up, prepare, down, combine. Where each expert has
+ * a single row, as in decode, the rows of x are prepared themselves, without a gather. With few
+ * pairs the job of `down` also combines, so it walks through all experts per run of outputs. */
 #include <assert.h>
 #include <string.h>
 
@@ -19,6 +21,11 @@ enum {
     ITEMS_PER_THREAD = 6,
     ITEMS_PER_EXPERT = 4, /* for many rows and several threads */
     FEW_ROWS = 4,         /* up to this number of rows per expert, memory is the bound */
+    FEW_PAIRS = 64,       /* up to this number of pairs, `down` also combines */
+    ITEM_PANELS = 8,      /* usual panels of an item of that job, and the least */
+    ITEM_MIN_PANELS = 2,
+    AHEAD_BYTES = 1024, /* of the next expert's weights, which the processor does not foresee */
+    LINE_BYTES = 64,
     COMBINE_COLUMNS = 512,
 };
 
@@ -53,6 +60,7 @@ struct expert_job {
     size_t sums_stride;
     uint32_t n_parts, n_panels, items_per_block, chunks;
     bool gated;
+    bool from_x; /* the activations are the rows of x; every block has one pair */
 };
 
 /* Rows of tiles are computed 32 at a time, so blocks of many rows begin at a multiple of that. */
@@ -68,7 +76,8 @@ static void next_batch(struct batch *batch, const struct expert_job *job, uint32
 {
     const uint32_t *begins = job->routes->begins;
     uint32_t room = job->work->act->max_rows, expert = 0;
-    *batch = (struct batch){.pair = pair, .end_pair = pair};
+    batch->pair = batch->end_pair = pair;
+    batch->n_blocks = batch->n_slots = 0;
     while (batch->end_pair < begins[job->routes->n_experts]) {
         while (begins[expert + 1] <= batch->end_pair)
             expert++;
@@ -116,18 +125,24 @@ static void gather_block(void *arg, uint32_t item, uint32_t member)
     }
 }
 
-/* Computes rows [share->row_begin, share->row_end) of a product and adds the bias. */
-static void run_share(const struct expert_job *job, uint32_t part, uint32_t expert,
+/* Computes a product for rows [share->row_begin, share->row_end) of the activations, and adds the
+ * bias. The results are rows of the work memory from `slot` on. */
+static void run_share(const struct expert_job *job, uint32_t part, uint32_t expert, uint32_t slot,
                       const struct linear_share *share)
 {
     const struct weight_cpu *w = weight_cpu(job->w[part][expert]);
+    size_t stride = job->out_strides[part];
     struct linear_job linear = {.act = act_cpu(job->work->act),
                                 .w = w,
                                 .y = job->out[part],
                                 .sums = job->sums,
                                 .high = job->high,
-                                .y_stride = job->out_strides[part],
+                                .y_stride = stride,
                                 .sums_stride = job->sums_stride};
+    if (job->from_x) { /* a single row, of another number than its slot */
+        linear.y += slot * stride;
+        linear.y_stride = 0;
+    }
     if (w->base.act_kind == ACT_INT8)
         job->inner->linear_int(&linear, share);
     else
@@ -135,9 +150,31 @@ static void run_share(const struct expert_job *job, uint32_t part, uint32_t expe
     if (job->bias[part] == NULL)
         return;
     const float *bias = job->bias[part] + (size_t)expert * w->base.n_rows + share->n_begin;
-    for (uint32_t r = share->row_begin; r < share->row_end; r++)
-        job->inner->add(job->out[part] + r * job->out_strides[part] + share->n_begin, bias,
+    for (uint32_t r = 0; r < share->row_end - share->row_begin; r++)
+        job->inner->add(job->out[part] + (slot + r) * stride + share->n_begin, bias,
                         share->n_end - share->n_begin);
+}
+
+/* Computes outputs [share->n_begin, share->n_end) of a block's products. */
+static void run_block(const struct expert_job *job, const struct block *b,
+                      struct linear_share *share)
+{
+    uint32_t step = linear_row_block(job->inner, weight_cpu(job->w[0][b->expert])),
+             n = share->n_end - share->n_begin,
+             first = job->from_x ? job->routes->rows[b->pair] : b->slot;
+    for (uint32_t done = 0; done < b->n; done += step) {
+        uint32_t left = b->n - done, slot = b->slot + done;
+        share->row_begin = first + done;
+        share->row_end = share->row_begin + (left < step ? left : step);
+        for (uint32_t p = 0; p < job->n_parts; p++)
+            run_share(job, p, b->expert, slot, share);
+        for (uint32_t r = slot; job->gated && r < slot + share->row_end - share->row_begin; r++) {
+            float *y = job->out[0] + r * job->out_strides[0] + share->n_begin;
+            const float *up =
+                job->n_parts == 2 ? job->out[1] + r * job->out_strides[1] + share->n_begin : NULL;
+            job->inner->act_mul(y, y, up, n, job->experts->activation);
+        }
+    }
 }
 
 /* Computes a run of panels of an expert, for all rows of its block. */
@@ -146,26 +183,14 @@ static void run_item(void *arg, uint32_t item, uint32_t member)
     const struct expert_job *job = arg;
     const struct block *b = &job->batch->blocks[item / job->items_per_block];
     const struct weight_cpu *w = weight_cpu(job->w[0][b->expert]);
-    uint32_t begin, end, n = w->base.n_rows, step = linear_row_block(job->inner, w);
+    uint32_t begin, end, n = w->base.n_rows;
     thread_pool_share(job->n_panels, b->n > 1 ? 2 : 1, item % job->items_per_block,
                       job->items_per_block, &begin, &end);
     struct linear_share share = {.n_begin = begin * PANEL_ROWS,
                                  .n_end = end * PANEL_ROWS < n ? end * PANEL_ROWS : n,
                                  .scratch = stream_scratch(job->stream, member)};
-    if (share.n_begin >= share.n_end)
-        return;
-    for (uint32_t row = b->slot; row < b->slot + b->n; row = share.row_end) {
-        share.row_begin = row;
-        share.row_end = b->slot + b->n - row < step ? b->slot + b->n : row + step;
-        for (uint32_t p = 0; p < job->n_parts; p++)
-            run_share(job, p, b->expert, &share);
-        for (uint32_t r = row; job->gated && r < share.row_end; r++) {
-            float *y = job->out[0] + r * job->out_strides[0] + share.n_begin;
-            const float *up =
-                job->n_parts == 2 ? job->out[1] + r * job->out_strides[1] + share.n_begin : NULL;
-            job->inner->act_mul(y, y, up, share.n_end - share.n_begin, job->experts->activation);
-        }
-    }
+    if (share.n_begin < share.n_end)
+        run_block(job, b, &share);
 }
 
 /* Returns the batch's rows of a work tensor, n_cols wide. */
@@ -201,6 +226,85 @@ static void run_products(struct stream *s, struct expert_job *job)
             run_item(job, item, 0);
     else
         thread_pool_run_items(pool, n_items, run_item, job);
+}
+
+/* Announces a matrix of the batch's experts: to each thread the one with which it starts. */
+static void will_read_blocks(struct stream *s, const struct expert_job *job,
+                             const struct weight *const *w)
+{
+    struct thread_pool *pool = stream_cpu(s)->pool;
+    struct thread_pool_range ranges[THREAD_POOL_MAX_RANGES];
+    uint32_t n = thread_pool_size(pool), n_blocks = job->batch->n_blocks;
+    n = n < THREAD_POOL_MAX_RANGES ? n : THREAD_POOL_MAX_RANGES;
+    n = n < n_blocks ? n : n_blocks;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct weight *first = w[job->batch->blocks[(uint64_t)n_blocks * i / n].expert];
+        ranges[i] = (struct thread_pool_range){first, (size_t)weight_cpu(first)->total_bytes};
+    }
+    thread_pool_will_read(pool, ranges, n);
+}
+
+static void fetch(const struct weight_cpu *w, uint32_t panel)
+{
+    const uint8_t *at =
+        weight_data(w) + (w->units_offset - w->data_offset) / weight_n_panels(w) * panel;
+    for (uint32_t i = 0; i < AHEAD_BYTES; i += LINE_BYTES)
+        __builtin_prefetch(at + i, 0, 2);
+}
+
+/* y += the weighted outputs of all experts of the batch, for a run of panels. */
+static void run_down_item(void *arg, uint32_t item, uint32_t member)
+{
+    const struct expert_job *job = arg;
+    const struct batch *batch = job->batch;
+    uint32_t begin, end, hidden = job->y->n_cols;
+    thread_pool_share(job->n_panels, ITEM_MIN_PANELS, item, job->items_per_block, &begin, &end);
+    struct linear_share share = {.n_begin = begin * PANEL_ROWS,
+                                 .n_end = end * PANEL_ROWS < hidden ? end * PANEL_ROWS : hidden,
+                                 .scratch = stream_scratch(job->stream, member)};
+    if (share.n_begin >= share.n_end)
+        return;
+    uint32_t n = share.n_end - share.n_begin;
+    for (uint32_t r = 0; batch->pair == 0 && r < job->y->n_rows; r++)
+        memset(tensor_row_f32(job->y, r) + share.n_begin, 0, n * sizeof(float));
+    for (uint32_t i = 0; i < batch->n_blocks; i++) {
+        const struct block *b = &batch->blocks[i];
+        const float *bias = job->experts->down_bias;
+        if (bias != NULL)
+            bias += (size_t)b->expert * hidden + share.n_begin;
+        if (i + 1 < batch->n_blocks)
+            fetch(weight_cpu(job->w[0][b[1].expert]), begin);
+        run_block(job, b, &share);
+        for (uint32_t r = 0; r < b->n; r++) {
+            uint32_t row = job->routes->rows[b->pair + r];
+            job->inner->add_weighted(
+                tensor_row_f32(job->y, row) + share.n_begin,
+                tensor_row_f32(&job->work->rows, b->slot + r) + share.n_begin, bias,
+                job->experts->weighs_input ? 1.0f : weight_of(job->routes, row, b->expert), n);
+        }
+    }
+}
+
+/* Computes `down` of few pairs, and combines. */
+static void run_down_at_once(struct stream *s, struct expert_job *job)
+{
+    const struct weight_cpu *w = weight_cpu(job->w[0][0]);
+    struct thread_pool *pool = stream_cpu(s)->pool;
+    uint32_t n_threads = thread_pool_size(pool), n_items = 1;
+    uint64_t pairs = job->batch->end_pair - job->batch->pair;
+    job->n_panels = weight_n_panels(w);
+    if (n_threads > 1 && pairs * w->base.n_rows * w->k_pad >= MIN_PARALLEL_MACS) {
+        uint32_t usual = job->n_panels / ITEM_PANELS, most = job->n_panels / ITEM_MIN_PANELS;
+        n_items = ITEMS_PER_THREAD * n_threads;
+        n_items = n_items < most ? n_items : most;
+        n_items = n_items > usual ? n_items : usual;
+        n_items = n_items > 0 ? n_items : 1;
+    }
+    job->items_per_block = n_items;
+    if (n_items == 1)
+        run_down_item(job, 0, 0);
+    else
+        thread_pool_run_items(pool, job->items_per_block, run_down_item, job);
 }
 
 /* y += the weighted outputs of the batch, for a chunk of columns of a row. */
@@ -245,8 +349,12 @@ static int run_gate_and_up(struct stream *s, struct expert_job *job)
     struct tensor rows = batch_rows(job, &work->rows, job->x->n_cols);
     bool has_gate = e->gate != NULL;
     uint32_t kinds = e->up[0]->act_kind | (has_gate ? e->gate[0]->act_kind : 0);
-    run_items(s, job, gather_block, job->batch->n_blocks);
-    int rc = act_prepare_cpu(s, work->act, &rows, kinds, NULL, NULL);
+    job->from_x = !e->weighs_input && job->batch->pair == 0 &&
+                  job->batch->n_blocks == job->routes->n_rows * job->routes->n_used;
+    will_read_blocks(s, job, has_gate ? e->gate : e->up);
+    if (!job->from_x)
+        run_items(s, job, gather_block, job->batch->n_blocks);
+    int rc = act_prepare_cpu(s, work->act, job->from_x ? job->x : &rows, kinds, NULL, NULL);
     if (rc != 0)
         return rc;
     uint32_t n = 0;
@@ -262,7 +370,9 @@ static int run_gate_and_up(struct stream *s, struct expert_job *job)
     job->out[n++] = work->up.data;
     job->n_parts = n;
     job->gated = true;
+    will_read_blocks(s, job, e->down);
     run_products(s, job);
+    job->from_x = false;
     return 0;
 }
 
@@ -289,6 +399,7 @@ static int reduce(struct stream *s, const struct expert_job *job, struct comm *c
     return rc;
 }
 
+/* Computes the products of `down` and combines them. */
 static int run_down(struct stream *s, struct expert_job *job, struct comm *comm)
 {
     const struct experts *e = job->experts;
@@ -315,16 +426,25 @@ static int run_down(struct stream *s, struct expert_job *job, struct comm *comm)
         job->out[0] = work->partial.data;
         job->out_strides[0] = work->partial.row_stride;
     }
+    if (e->n_then > 0 && job->batch->end_pair == job->routes->n_rows * job->routes->n_used)
+        will_read_cpu(s, e->then, e->n_then);
+    if (!is_split && job->batch->end_pair - job->batch->pair <= FEW_PAIRS) {
+        run_down_at_once(s, job);
+        return 0;
+    }
     run_products(s, job);
     job->sums = job->high = NULL;
-    return is_split ? reduce(s, job, comm) : 0;
+    rc = is_split ? reduce(s, job, comm) : 0;
+    if (rc == 0)
+        run_items(s, job, combine, job->y->n_rows * job->chunks);
+    return rc;
 }
 
 int experts_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
                 const struct expert_routes *routes, const struct experts *experts,
                 const struct expert_work *work, struct comm *comm)
 {
-    struct batch batch = {.n_blocks = 0};
+    struct batch batch; /* 20 KiB; next_batch() fills the part in use */
     struct expert_job job = {.inner = inner_of(s->ops),
                              .stream = stream_cpu(s),
                              .y = y,
@@ -346,7 +466,6 @@ int experts_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
             rc = run_down(s, &job, comm);
         if (rc != 0)
             return rc;
-        run_items(s, &job, combine, y->n_rows * job.chunks);
     }
     return 0;
 }

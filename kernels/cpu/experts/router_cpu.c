@@ -41,8 +41,9 @@ static void take_worse_groups(const struct router_params *p, const float *keys, 
 /* Marks the chosen experts of a row. */
 static void choose(const struct router_params *p, const float *scores, bool *chosen)
 {
-    float keys[EXPERTS_MAX] = {0};
-    bool taken[EXPERTS_MAX] = {false};
+    float keys[EXPERTS_MAX];
+    bool taken[EXPERTS_MAX];
+    memset(taken, 0, p->n_experts);
     for (uint32_t i = 0; i < p->n_experts; i++)
         keys[i] = router_key(scores[i], p->bias != NULL ? p->bias[i] : 0.0f);
     memset(chosen, 0, p->n_experts);
@@ -83,7 +84,8 @@ static void route_rows(void *arg, uint32_t index, uint32_t n_threads)
 static void order_pairs(struct expert_routes *routes)
 {
     uint32_t n_pairs = routes->n_rows * routes->n_used, *begins = routes->begins, sum = 0;
-    uint32_t next[EXPERTS_MAX] = {0};
+    uint32_t next[EXPERTS_MAX];
+    memset(next, 0, routes->n_experts * sizeof(next[0]));
     for (uint32_t i = 0; i < n_pairs; i++)
         next[routes->ids[i]]++;
     for (uint32_t e = 0; e < routes->n_experts; e++) {
