@@ -26,7 +26,20 @@ int decoder_experts_open(struct decoder *dec, struct error *err)
     return 0;
 }
 
-static void set_experts(const struct decoder *dec, struct layer *at)
+/* The weights that are read after those of the experts. */
+static void set_then(const struct decoder *dec, struct layer *at, const struct layer *next)
+{
+    struct experts *own = &at->experts->weights;
+    if (!at->linear[ARCH_SHARED_UP]) {
+        own->n_then = decoder_reads_next(dec, next, own->then);
+        return;
+    }
+    if (at->linear[ARCH_SHARED_GATE])
+        own->then[own->n_then++] = at->linear[ARCH_SHARED_GATE];
+    own->then[own->n_then++] = at->linear[ARCH_SHARED_UP];
+}
+
+static void set_experts(const struct decoder *dec, struct layer *at, const struct layer *next)
 {
     const struct model_experts *e = &dec->shape->experts;
     const struct arch_ffn *ffn = at->facts->ffn;
@@ -43,6 +56,7 @@ static void set_experts(const struct decoder *dec, struct layer *at)
         .weighs_input = ffn->router.weight == ARCH_EXPERT_WEIGHT_INPUT,
         .segments = &at->split->expert_ffn,
     };
+    set_then(dec, at, next);
     own->router = (struct router_params){
         .score = e->score,
         .n_experts = e->n,
@@ -66,9 +80,16 @@ int decoder_experts_start(struct decoder *dec, struct error *err)
     uint32_t hidden = dec->shape->hidden_dim, ffn = plan->split.most.expert_ffn;
     if (!e->n)
         return 0;
-    for (uint32_t i = 0; i < dec->split.n_layers; i++)
-        if (dec->layers[i].experts)
-            set_experts(dec, &dec->layers[i]);
+    for (uint32_t i = 0; i < dec->split.n_layers; i++) {
+        struct layer *at = &dec->layers[i];
+        if (!at->experts)
+            continue;
+        set_experts(dec, at, i + 1 < dec->split.n_layers ? at + 1 : NULL);
+        error_clear(err);
+        int rc = op_experts_bind(dec->stream->ops, &at->experts->weights, err);
+        if (rc)
+            return rc;
+    }
     experts_routes_init(&dec->experts.routes, mem->routes, plan->steps.max_rows, e->n_used, e->n);
     dec->experts.work = (struct expert_work){
         .rows = view(mem->pair_rows, mem->n_pairs, hidden),
@@ -98,8 +119,8 @@ static int linear(struct decoder *dec, const struct layer *at, enum arch_slot we
 }
 
 /* Adds the shared experts' output over the prepared rows to `out`. `y` is scratch. */
-static int add_shared(struct decoder *dec, const struct layer *at, struct tensor *y,
-                      struct tensor *out)
+static int add_shared(struct decoder *dec, const struct layer *at, const struct layer *next,
+                      struct tensor *y, struct tensor *out)
 {
     const struct segments *segments = &at->split->shared_ffn;
     enum activation activation = shape_activation(dec->shape, at->facts);
@@ -111,6 +132,9 @@ static int add_shared(struct decoder *dec, const struct layer *at, struct tensor
     struct linear_part gate = {.y = &gate_y, .w = at->linear[ARCH_SHARED_GATE]};
     struct linear_part down = {.y = y, .w = at->linear[ARCH_SHARED_DOWN]};
     bool has_share = at->linear[ARCH_SHARED_ROUTER] != NULL;
+    const struct weight *then[LINEAR_MAX_PARTS];
+    uint32_t n_then = decoder_reads_next(dec, next, then);
+    op_will_read(dec->stream, &down.w, 1);
     int rc = has_share ? linear(dec, at, ARCH_SHARED_ROUTER, NULL, &share) : 0;
     if (!rc && gate.w)
         rc = op_gated_prepare(dec->stream, dec->act, &gate, &up, activation,
@@ -122,6 +146,8 @@ static int add_shared(struct decoder *dec, const struct layer *at, struct tensor
     if (!rc && !gate.w)
         rc = op_act_prepare(dec->stream, dec->act, &gate_y, weight_act_kind(down.w), segments,
                             dec->comm);
+    if (n_then)
+        op_will_read(dec->stream, then, n_then);
     if (!rc)
         rc = decoder_linear_row(dec, &down);
     if (!rc && has_share)
@@ -141,8 +167,9 @@ static uint32_t kinds_of(const struct layer *at)
     return kinds;
 }
 
-int decoder_run_experts(struct decoder *dec, const struct layer *at, enum arch_slot norm,
-                        const struct tensor *x, struct tensor *out, struct tensor *sum)
+int decoder_run_experts(struct decoder *dec, const struct layer *at, const struct layer *next,
+                        enum arch_slot norm, const struct tensor *x, struct tensor *out,
+                        struct tensor *sum)
 {
     uint32_t m = x->n_rows;
     struct tensor h = view(dec->mem.h, m, x->n_cols);
@@ -160,6 +187,6 @@ int decoder_run_experts(struct decoder *dec, const struct layer *at, enum arch_s
         rc = op_experts(dec->stream, out, from, &e->routes, &at->experts->weights, &e->work,
                         dec->comm);
     if (!rc && at->linear[ARCH_SHARED_UP])
-        rc = add_shared(dec, at, &h, out);
+        rc = add_shared(dec, at, next, &h, out);
     return rc ? rc : decoder_add_branch(dec, at, out, ARCH_FFN_POST_NORM, sum);
 }

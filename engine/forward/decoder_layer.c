@@ -52,16 +52,12 @@ static int norm_heads(struct decoder *dec, const struct layer *at, const struct 
 static int norm_own_heads(struct decoder *dec, const struct layer *at, const struct tensor *x,
                           uint32_t first, const float *w, const float *bias)
 {
-    uint32_t dim = at->facts->k_dim;
-    int rc = 0;
-    for (uint32_t h = 0; !rc && h < x->n_cols / dim; h++) {
-        struct tensor head = *x;
-        size_t at_w = (size_t)(first + h) * dim;
-        head.data = (float *)x->data + (size_t)h * dim;
-        head.n_cols = dim;
-        rc = norm_rows(dec, at, &head, w + at_w, bias ? bias + at_w : NULL);
-    }
-    return rc;
+    size_t at_w = (size_t)first * at->facts->k_dim;
+    const struct norm_params p = {.is_centred = at->facts->mixer->head_norm == ARCH_NORM_LAYER,
+                                  .w = w + at_w,
+                                  .bias = bias ? bias + at_w : NULL,
+                                  .eps = dec->shape->norm_eps};
+    return op_norm_heads(dec->stream, x, x->n_cols / at->facts->k_dim, &p);
 }
 
 /* Norms the queries, or the keys, in place. Does nothing for models without these norms. */
@@ -98,36 +94,62 @@ static struct linear_part part_of(const struct layer *at, enum arch_slot weight,
     return (struct linear_part){.y = y, .w = at->linear[weight], .bias = at->vector[weight + 1]};
 }
 
-/* Announces the weights of those of n ≤ LINEAR_MAX_PARTS slots that the layer has. */
-static void will_read(struct decoder *dec, const struct layer *at, const enum arch_slot *slots,
-                      uint32_t n)
+/* Weights that are read soon: those of n ≤ LINEAR_MAX_PARTS slots that the layer has. */
+struct soon {
+    const struct layer *layer;
+    const enum arch_slot *slots;
+    uint32_t n;
+};
+
+static uint32_t weights_of(const struct soon *soon, const struct weight *out[LINEAR_MAX_PARTS])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < soon->n; i++)
+        if (soon->layer->linear[soon->slots[i]])
+            out[n++] = soon->layer->linear[soon->slots[i]];
+    return n;
+}
+
+static void will_read(struct decoder *dec, const struct soon *soon)
 {
     const struct weight *w[LINEAR_MAX_PARTS];
-    uint32_t n_weights = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (at->linear[slots[i]])
-            w[n_weights++] = at->linear[slots[i]];
-    if (n_weights)
-        op_will_read(dec->stream, w, n_weights);
+    uint32_t n = weights_of(soon, w);
+    if (n)
+        op_will_read(dec->stream, w, n);
 }
 
-static void will_read_ffn(struct decoder *dec, const struct layer *at)
+/* What an FFN reads first. The experts themselves are announced once they are chosen. */
+static struct soon soon_ffn(const struct layer *at)
 {
-    static const enum arch_slot slots[] = {ARCH_FFN_UP, ARCH_FFN_GATE};
-    will_read(dec, at, slots, ARCH_N_OF(slots));
+    static const enum arch_slot dense[] = {ARCH_FFN_UP, ARCH_FFN_GATE};
+    static const enum arch_slot experts[] = {ARCH_ROUTER, ARCH_SHARED_GATE, ARCH_SHARED_UP};
+    return at->experts ? (struct soon){at, experts, ARCH_N_OF(experts)}
+                       : (struct soon){at, dense, ARCH_N_OF(dense)};
 }
 
-/* Announces the weights that the next layer, or the head, reads first. */
-static void will_read_next(struct decoder *dec, const struct layer *next)
+static struct soon soon_out(const struct layer *at)
 {
-    static const enum arch_slot slots[] = {ARCH_ATTN_Q, ARCH_ATTN_K, ARCH_ATTN_V};
+    static const enum arch_slot out[] = {ARCH_ATTN_OUT};
+    return (struct soon){at, out, 1};
+}
+
+/* What the next layer, or the head, reads first. */
+static struct soon soon_next(const struct decoder *dec, const struct layer *next)
+{
+    static const enum arch_slot qkv[] = {ARCH_ATTN_Q, ARCH_ATTN_K, ARCH_ATTN_V};
     static const enum arch_slot head[] = {ARCH_OUTPUT};
-    if (!next)
-        will_read(dec, &dec->globals, head, 1); /* last layer of the last stage */
-    else if (next->facts->mixer->mixing == ARCH_MIXING_ATTENTION)
-        will_read(dec, next, slots, ARCH_N_OF(slots));
-    else
-        will_read_ffn(dec, next);
+    if (!next) /* last layer of the last stage */
+        return (struct soon){&dec->globals, head, 1};
+    return next->facts->mixer->mixing == ARCH_MIXING_ATTENTION
+               ? (struct soon){next, qkv, ARCH_N_OF(qkv)}
+               : soon_ffn(next);
+}
+
+uint32_t decoder_reads_next(const struct decoder *dec, const struct layer *next,
+                            const struct weight *out[LINEAR_MAX_PARTS])
+{
+    const struct soon soon = soon_next(dec, next);
+    return weights_of(&soon, out);
 }
 
 /* Prepares `from` for a weight that is split by inputs. */
@@ -146,7 +168,8 @@ int decoder_linear_row(struct decoder *dec, const struct linear_part *what)
     int rc = op_linear_row(dec->stream, what->y, dec->act, what->w, &partial, dec->comm);
     if (!rc && what->bias)
         rc = op_add_bias(dec->stream, what->y, what->bias);
-    return rc || !what->sum ? rc : op_add(dec->stream, what->sum, what->y);
+    float factor = what->sum_factor != 0 ? what->sum_factor : 1;
+    return rc || !what->sum ? rc : op_add_scaled(dec->stream, what->sum, what->y, factor);
 }
 
 int decoder_add_branch(struct decoder *dec, const struct layer *at, struct tensor *y,
@@ -154,9 +177,9 @@ int decoder_add_branch(struct decoder *dec, const struct layer *at, struct tenso
 {
     const struct scale_params scale = {.factor = dec->shape->residual_scale};
     int rc = at->vector[post_norm] ? decoder_norm(dec, at, post_norm, y, y) : 0;
-    if (!rc && scale.factor != 1)
-        rc = op_scale(dec->stream, y, NULL, &scale);
-    return rc || !sum ? rc : op_add(dec->stream, sum, y);
+    if (!rc && sum)
+        return op_add_scaled(dec->stream, sum, y, scale.factor);
+    return rc || scale.factor == 1 ? rc : op_scale(dec->stream, y, NULL, &scale);
 }
 
 /* Ends a branch of the layer: y = W·act + bias. Then y is normed, if the model has such a norm, and
@@ -164,8 +187,9 @@ int decoder_add_branch(struct decoder *dec, const struct layer *at, struct tenso
 static int end_branch(struct decoder *dec, const struct layer *at, struct linear_part what,
                       enum arch_slot post_norm, struct tensor *sum)
 {
-    bool adds = !at->vector[post_norm] && dec->shape->residual_scale == 1;
+    bool adds = !at->vector[post_norm] && (sum || dec->shape->residual_scale == 1);
     what.sum = adds ? sum : NULL;
+    what.sum_factor = dec->shape->residual_scale != 1 ? dec->shape->residual_scale : 0;
     int rc = decoder_linear_row(dec, &what);
     return rc || adds ? rc : decoder_add_branch(dec, at, what.y, post_norm, sum);
 }
@@ -219,42 +243,68 @@ static int rotate_and_store(struct decoder *dec, const struct layer *at,
     return rc ? rc : op_kv_write(dec->stream, &at->kv, k, v, rows->kv_slots);
 }
 
-/* out[m, hidden] = attention over the layer's normed and prepared input; added to `sum`. */
-static int attention(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
-                     struct tensor *out, struct tensor *sum)
+/* Queries, keys and values of a step's rows. */
+struct projections {
+    struct tensor q, k, v;
+};
+
+/* Computes them from the layer's normed and prepared input. */
+static int project_rows(struct decoder *dec, const struct layer *at, uint32_t m,
+                        struct projections *out)
 {
-    static const enum arch_slot out_slot[] = {ARCH_ATTN_OUT};
     const struct layer_split *split = at->split;
-    uint32_t m = out->n_rows, k_dim = at->facts->k_dim, v_dim = at->facts->v_dim;
+    uint32_t k_dim = at->facts->k_dim;
     bool all = split->projects_all_heads;
-    struct tensor q = view(dec->mem.q, m, (all ? at->facts->n_heads : split->n_heads) * k_dim);
-    struct tensor k =
-        view(dec->mem.k, m, (all ? at->facts->n_kv_heads : split->n_kv_heads) * k_dim);
-    struct tensor v = view(dec->mem.v, m, split->n_kv_heads * v_dim);
-    struct tensor mixed = view(dec->mem.mixed, m, split->n_heads * v_dim);
+    out->q = view(dec->mem.q, m, (all ? at->facts->n_heads : split->n_heads) * k_dim);
+    out->k = view(dec->mem.k, m, (all ? at->facts->n_kv_heads : split->n_kv_heads) * k_dim);
+    out->v = view(dec->mem.v, m, split->n_kv_heads * at->facts->v_dim);
+    return project(dec, at, &out->q, &out->k, &out->v);
+}
+
+/* out[m, hidden] = attention over the projections; added to `sum`. `then`: the weights that are
+ * read after those of attention. */
+static int attend(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
+                  struct projections *in, const struct soon *then, struct tensor *out,
+                  struct tensor *sum)
+{
+    const struct layer_split *split = at->split;
+    struct tensor mixed = view(dec->mem.mixed, out->n_rows, split->n_heads * at->facts->v_dim);
     struct linear_part o = part_of(at, ARCH_ATTN_OUT, out);
-    will_read(dec, at, out_slot, 1);
-    int rc = project(dec, at, &q, &k, &v);
-    if (!rc)
-        rc = rotate_and_store(dec, at, rows, &q, &k, &v);
+    int rc = rotate_and_store(dec, at, rows, &in->q, &in->k, &in->v);
     if (!rc && at->facts->mixer->has_temperature && dec->temperature.by_position)
-        rc = op_scale(dec->stream, &q, rows->positions, &dec->temperature);
+        rc = op_scale(dec->stream, &in->q, rows->positions, &dec->temperature);
     if (!rc)
-        rc = op_attention(dec->stream, &mixed, &q, &at->kv, rows, &at->attention);
-    will_read_ffn(dec, at);
+        rc = op_attention(dec->stream, &mixed, &in->q, &at->kv, rows, &at->attention);
+    will_read(dec, then);
     if (!rc)
         rc = row_prepare(dec, &o, &split->mixed, &mixed);
     return rc ? rc : end_branch(dec, at, o, ARCH_ATTN_POST_NORM, sum);
 }
 
+/* out[m, hidden] = attention over norm(x); added to `sum`. */
+static int normed_attention(struct decoder *dec, const struct layer *at,
+                            const struct attention_rows *rows, const struct tensor *x,
+                            struct tensor *out, struct tensor *sum)
+{
+    const struct soon o = soon_out(at), ffn = soon_ffn(at);
+    struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    struct projections in;
+    int rc = decoder_norm_prepare(dec, at, ARCH_ATTN_NORM, &h, x, at->attention_kinds);
+    will_read(dec, &o);
+    if (!rc)
+        rc = project_rows(dec, at, x->n_rows, &in);
+    return rc ? rc : attend(dec, at, rows, &in, &ffn, out, sum);
+}
+
 /* --- FFN --- */
 
-/* out[m, hidden] = FFN over the prepared input; added to `sum`. `next` (may be NULL): the layer
- * whose weights are read afterwards. */
-static int dense_ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
+/* out[m, hidden] = FFN over the prepared input; added to `sum`. `then`: the weights that are read
+ * after those of the FFN. */
+static int dense_ffn(struct decoder *dec, const struct layer *at, const struct soon *then,
                      struct tensor *out, struct tensor *sum)
 {
     static const enum arch_slot down_slot[] = {ARCH_FFN_DOWN};
+    const struct soon down_soon = {at, down_slot, 1};
     const struct segments *segments = &at->split->ffn;
     uint32_t m = out->n_rows, n = segments_len(segments);
     struct tensor up_y = view(dec->mem.up, m, n), gate_y = view(dec->mem.gate, m, n);
@@ -262,7 +312,7 @@ static int dense_ffn(struct decoder *dec, const struct layer *at, const struct l
     struct linear_part down = part_of(at, ARCH_FFN_DOWN, out);
     enum activation activation = shape_activation(dec->shape, at->facts);
     int rc = 0;
-    will_read(dec, at, down_slot, 1);
+    will_read(dec, &down_soon);
     if (at->facts->ffn->form == ARCH_FFN_GATED) {
         struct linear_part gate = part_of(at, ARCH_FFN_GATE, &gate_y);
         rc = op_gated_prepare(dec->stream, dec->act, &gate, &up, activation,
@@ -274,49 +324,74 @@ static int dense_ffn(struct decoder *dec, const struct layer *at, const struct l
         if (!rc)
             rc = row_prepare(dec, &down, segments, &gate_y);
     }
-    will_read_next(dec, next);
+    will_read(dec, then);
     return rc ? rc : end_branch(dec, at, down, ARCH_FFN_POST_NORM, sum);
 }
 
-/* The same over norm(x). */
+/* out[m, hidden] = FFN over norm(x); added to `sum`. */
 static int normed_ffn(struct decoder *dec, const struct layer *at, const struct layer *next,
                       enum arch_slot norm, const struct tensor *x, struct tensor *out,
                       struct tensor *sum)
 {
+    const struct soon then = soon_next(dec, next);
     struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    if (at->experts)
+        return decoder_run_experts(dec, at, next, norm, x, out, sum);
     int rc = decoder_norm_prepare(dec, at, norm, &h, x, at->ffn_kinds);
-    return rc ? rc : dense_ffn(dec, at, next, out, sum);
+    return rc ? rc : dense_ffn(dec, at, &then, out, sum);
 }
 
-/* In a parallel layer without an FFN norm, the FFN reads the attention's norm. */
-static enum arch_slot ffn_norm(const struct layer *at, bool parallel)
+/* --- a layer --- */
+
+/* x += attention(h) + ffn(h), where h = norm(x) is normed and prepared once. So the FFN runs before
+ * attention prepares other rows. */
+static int run_joined(struct decoder *dec, const struct layer *at, const struct layer *next,
+                      const struct attention_rows *rows, struct tensor *x)
 {
-    return parallel && !at->vector[ARCH_FFN_NORM] ? ARCH_ATTN_NORM : ARCH_FFN_NORM;
+    const struct soon ffn = soon_ffn(at), o = soon_out(at), then = soon_next(dec, next);
+    struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    struct tensor from_attention = view(dec->mem.y_attention, x->n_rows, x->n_cols);
+    struct tensor from_ffn = view(dec->mem.y_ffn, x->n_rows, x->n_cols);
+    struct projections in;
+    int rc =
+        decoder_norm_prepare(dec, at, ARCH_ATTN_NORM, &h, x, at->attention_kinds | at->ffn_kinds);
+    will_read(dec, &ffn);
+    if (!rc)
+        rc = project_rows(dec, at, x->n_rows, &in);
+    if (!rc)
+        rc = dense_ffn(dec, at, &o, &from_ffn, NULL);
+    if (!rc)
+        rc = attend(dec, at, rows, &in, &then, &from_attention, x);
+    return rc ? rc : op_add(dec->stream, x, &from_ffn);
+}
+
+/* x += attention(norm(x)) + ffn(norm(x)). Without an FFN norm, the FFN has attention's. */
+static int run_parallel(struct decoder *dec, const struct layer *at, const struct layer *next,
+                        const struct attention_rows *rows, struct tensor *x)
+{
+    bool has_ffn_norm = at->vector[ARCH_FFN_NORM] != NULL;
+    struct tensor from_attention = view(dec->mem.y_attention, x->n_rows, x->n_cols);
+    struct tensor from_ffn = view(dec->mem.y_ffn, x->n_rows, x->n_cols);
+    if (!has_ffn_norm && !at->experts)
+        return run_joined(dec, at, next, rows, x);
+    int rc = normed_attention(dec, at, rows, x, &from_attention, NULL);
+    if (!rc)
+        rc = normed_ffn(dec, at, next, has_ffn_norm ? ARCH_FFN_NORM : ARCH_ATTN_NORM, x, &from_ffn,
+                        NULL);
+    if (!rc)
+        rc = op_add(dec->stream, x, &from_attention);
+    return rc ? rc : op_add(dec->stream, x, &from_ffn);
 }
 
 int decoder_run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,
                       const struct attention_rows *rows, struct tensor *x)
 {
-    uint32_t m = x->n_rows, hidden = x->n_cols;
-    struct tensor h = view(dec->mem.h, m, hidden);
-    struct tensor from_attention = view(dec->mem.y_attention, m, hidden);
-    struct tensor from_ffn = view(dec->mem.y_ffn, m, hidden);
+    struct tensor y = view(dec->mem.y_attention, x->n_rows, x->n_cols);
     bool has_attention = at->facts->mixer->mixing == ARCH_MIXING_ATTENTION;
     bool has_ffn = at->facts->ffn->body != ARCH_FFN_NONE;
-    bool parallel = dec->shape->residual == ARCH_RESIDUAL_PARALLEL && has_attention && has_ffn;
-    int rc = 0;
-    if (has_attention)
-        rc = decoder_norm_prepare(dec, at, ARCH_ATTN_NORM, &h, x, at->attention_kinds);
-    if (!rc && has_attention)
-        rc = attention(dec, at, rows, &from_attention, parallel ? NULL : x);
-    if (!rc && has_ffn)
-        rc = at->experts ? decoder_run_experts(dec, at, ffn_norm(at, parallel), x, &from_ffn,
-                                               parallel ? NULL : x)
-                         : normed_ffn(dec, at, next, ffn_norm(at, parallel), x, &from_ffn,
-                                      parallel ? NULL : x);
-    if (!rc && parallel)
-        rc = op_add(dec->stream, x, &from_attention);
-    if (!rc && parallel)
-        rc = op_add(dec->stream, x, &from_ffn);
-    return rc;
+    if (dec->shape->residual == ARCH_RESIDUAL_PARALLEL && has_attention && has_ffn)
+        return run_parallel(dec, at, next, rows, x);
+    int rc = has_attention ? normed_attention(dec, at, rows, x, &y, x) : 0;
+    y.data = dec->mem.y_ffn;
+    return rc || !has_ffn ? rc : normed_ffn(dec, at, next, ARCH_FFN_NORM, x, &y, x);
 }

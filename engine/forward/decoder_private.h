@@ -117,6 +117,10 @@ int decoder_norm(struct decoder *dec, const struct layer *at, enum arch_slot nor
 /* sum += W·act + bias, for a weight that is split by inputs. The bias is added once, after the sum
  * over ranks. `y` is scratch, or the result if `sum` is NULL. */
 int decoder_linear_row(struct decoder *dec, const struct linear_part *what);
+/* Finds the weights that the layer `next` reads first; NULL: those that the head reads. Returns
+ * their number. */
+uint32_t decoder_reads_next(const struct decoder *dec, const struct layer *next,
+                            const struct weight *out[LINEAR_MAX_PARTS]);
 /* Norms and scales a branch of the layer, if the model does, and adds it to `sum` (NULL: y is the
  * result). */
 int decoder_add_branch(struct decoder *dec, const struct layer *at, struct tensor *y,
@@ -129,9 +133,11 @@ int decoder_experts_open(struct decoder *dec, struct error *err);
 /* Fills them from the bound weights, and makes the memory that their ops use. */
 int decoder_experts_start(struct decoder *dec, struct error *err);
 void decoder_experts_close(struct decoder *dec);
-/* sum += experts(norm(x)); `out` is scratch, or the result if sum is NULL. */
-int decoder_run_experts(struct decoder *dec, const struct layer *at, enum arch_slot norm,
-                        const struct tensor *x, struct tensor *out, struct tensor *sum);
+/* sum += experts(norm(x)); `out` is scratch, or the result if sum is NULL. `next` as in
+ * decoder_run_layer(). */
+int decoder_run_experts(struct decoder *dec, const struct layer *at, const struct layer *next,
+                        enum arch_slot norm, const struct tensor *x, struct tensor *out,
+                        struct tensor *sum);
 
 /* decoder_use.c: checks that every weight has a use, and the shape that this use needs. */
 int decoder_check_uses(const struct decoder *dec, struct error *err);
