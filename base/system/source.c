@@ -116,7 +116,11 @@ int source_read(struct source *source, uint64_t offset, void *dst, size_t n_byte
 
 void source_drop(struct source *source, uint64_t offset, uint64_t n_bytes)
 {
-    posix_fadvise(source->fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_DONTNEED);
+    /* The kernel drops whole pages only. The first page also ends the range before, so it goes too;
+     * the last page goes with the next range. */
+    uint64_t before = offset % (uint64_t)sysconf(_SC_PAGESIZE);
+    posix_fadvise(source->fd, (off_t)(offset - before), (off_t)(n_bytes + before),
+                  POSIX_FADV_DONTNEED);
 }
 
 int source_check(struct source *source, struct error *err)

@@ -22,10 +22,16 @@ enum { CHUNK_BYTES = 256 * 1024 };
 enum { HUGE_MIN_NS = 50000000 };
 #define HUGE_STEP_BYTES (16ULL << 20)
 
-/* Rows of one weight that adjacent ranks need. A thread reads the rows once and packs them. */
+/* Memory of all threads for rows of transposed weights. */
+#define TRANSPOSED_BYTES (24ULL << 20)
+
+#define NO_PLACE UINT32_MAX
+
+/* Rows of one weight, or of two weights whose rows alternate in the file, that adjacent ranks need.
+ * A thread reads the rows once and packs them. */
 struct task {
-    uint32_t rank, n_ranks, i_place;
-    uint32_t row_begin, n_rows; /* counted within the rank */
+    uint32_t rank, n_ranks, i_place, i_other; /* i_other: NO_PLACE for one weight */
+    uint32_t row_begin, n_rows;               /* counted within the rank */
 };
 
 struct load {
@@ -33,7 +39,9 @@ struct load {
     struct loader_memory *memories; /* [n_ranks] */
     struct task *tasks;             /* [n_tasks] */
     size_t n_tasks;
-    unsigned char *raw; /* [n_threads][raw_bytes] */
+    uint32_t *others;      /* [places] the place whose rows alternate with the place's */
+    uint64_t column_bytes; /* of a thread, for rows of a transposed weight */
+    unsigned char *raw;    /* [n_threads][raw_bytes] */
     size_t raw_bytes;
     atomic_size_t next;
     atomic_bool stop;
@@ -44,14 +52,14 @@ struct load {
     int rc;
 };
 
-static uint32_t chunk_rows(const struct weight_place *place)
+static uint32_t chunk_rows(const struct load *load, const struct weight_place *place)
 {
-    return loader_rows_chunk(place, CHUNK_BYTES);
+    return loader_rows_chunk(place, CHUNK_BYTES, load->column_bytes);
 }
 
-static uint32_t n_chunks(const struct weight_place *place)
+static uint32_t n_chunks(const struct load *load, const struct weight_place *place)
 {
-    uint32_t rows = chunk_rows(place);
+    uint32_t rows = chunk_rows(load, place);
     return place->desc.n_rows / rows + (place->desc.n_rows % rows != 0);
 }
 
@@ -69,15 +77,39 @@ static bool is_common(const struct loader_job *job, uint32_t i_place)
     return true;
 }
 
+/* Finds the places whose rows alternate. The second of two has no tasks of its own, and has itself
+ * as its other place. */
+static int find_others(struct load *load)
+{
+    const struct rank_plan *plan = &load->job->plans[0];
+    load->others = malloc((size_t)plan->n_places * sizeof(*load->others) + 1);
+    if (!load->others)
+        return error_set(load->err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u weights",
+                         plan->n_places);
+    for (uint32_t i = 0; i < plan->n_places; i++)
+        load->others[i] = NO_PLACE;
+    for (uint32_t i = 0; i < plan->n_places; i++) {
+        const struct weight_place *place = &plan->places[i];
+        if (place->map.run != 1 || place->map.stride != 2 || load->others[i] != NO_PLACE)
+            continue;
+        for (uint32_t j = i + 1; j < plan->n_places && plan->places[j].layer == place->layer; j++)
+            if (loader_rows_alternate(place, &plan->places[j])) {
+                load->others[i] = load->others[j] = j;
+                break;
+            }
+    }
+    return 0;
+}
+
 static void add_tasks(struct load *load, uint32_t i_place, uint32_t rank, uint32_t n_ranks)
 {
     const struct weight_place *place = &load->job->plans[rank].places[i_place];
-    uint32_t rows = chunk_rows(place);
+    uint32_t rows = chunk_rows(load, place), other = load->others[i_place];
     for (uint32_t begin = 0; begin < place->desc.n_rows; begin += rows) {
         uint32_t left = place->desc.n_rows - begin;
         uint32_t take = left < rows ? left : rows;
-        size_t bytes = (size_t)take * place->row_bytes;
-        load->tasks[load->n_tasks++] = (struct task){rank, n_ranks, i_place, begin, take};
+        size_t bytes = (size_t)take * place->row_bytes * (other != NO_PLACE ? 2 : 1);
+        load->tasks[load->n_tasks++] = (struct task){rank, n_ranks, i_place, other, begin, take};
         if (bytes > load->raw_bytes)
             load->raw_bytes = bytes;
     }
@@ -91,12 +123,14 @@ static int list_tasks(struct load *load)
     size_t n = 0;
     for (uint32_t r = 0; r < job->n_ranks; r++)
         for (uint32_t i = 0; i < job->plans[r].n_places; i++)
-            n += n_chunks(&job->plans[r].places[i]);
+            n += n_chunks(load, &job->plans[r].places[i]);
     load->tasks = malloc(n * sizeof(*load->tasks));
     if (!load->tasks)
         return error_set(load->err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu chunks", n);
     for (uint32_t i = 0; i < job->plans[0].n_places; i++) {
         bool common = is_common(job, i);
+        if (load->others[i] == i)
+            continue;
         for (uint32_t r = 0; r < (common ? 1 : job->n_ranks); r++)
             add_tasks(load, i, r, common ? job->n_ranks : 1);
     }
@@ -114,9 +148,9 @@ static void fail_load(struct load *load, int rc, const struct error *err)
     atomic_store(&load->stop, true);
 }
 
-static void report_progress(struct load *load, const struct task *task, uint32_t rank)
+static void report_progress(struct load *load, const struct task *task, uint32_t rank,
+                            const struct weight_place *place)
 {
-    const struct weight_place *place = &load->job->plans[rank].places[task->i_place];
     uint64_t n = place->desc.n_rows;
     uint64_t before = place->n_bytes * task->row_begin / n;
     uint64_t after = place->n_bytes * (task->row_begin + task->n_rows) / n;
@@ -128,28 +162,36 @@ static void report_progress(struct load *load, const struct task *task, uint32_t
     pthread_mutex_unlock(&load->lock);
 }
 
-static int pack_rank(struct load *load, const struct task *task, uint32_t rank, const void *raw,
-                     struct error *err)
+static int pack_rank(struct load *load, const struct task *task, uint32_t rank, uint32_t i_place,
+                     const void *raw, struct error *err)
 {
-    const struct weight_place *place = &load->job->plans[rank].places[task->i_place];
+    const struct weight_place *place = &load->job->plans[rank].places[i_place];
     void *weight = load->memories[rank].base + place->offset_bytes;
     int rc = weight_pack_rows(load->job->ops, weight, task->row_begin, task->n_rows, raw, err);
     if (rc)
         return checkpoint_bad_weights(load->job->model->ckpt, place->tensor, err);
-    report_progress(load, task, rank);
+    report_progress(load, task, rank, place);
     return 0;
 }
 
 static int pack_task(struct load *load, const struct task *task, unsigned char *raw,
                      struct error *err)
 {
-    const struct weight_place *place = &load->job->plans[task->rank].places[task->i_place];
+    const struct weight_place *places = load->job->plans[task->rank].places;
+    const struct weight_place *place = &places[task->i_place];
     const struct checkpoint *ckpt = load->job->model->ckpt;
-    int rc = loader_rows_read(ckpt, place, task->row_begin, task->n_rows, raw, err);
+    bool two = task->i_other != NO_PLACE;
+    unsigned char *second = raw + (size_t)task->n_rows * place->row_bytes;
+    int rc = two ? loader_rows_read_both(ckpt, place, &places[task->i_other], task->row_begin,
+                                         task->n_rows, raw, second, err)
+                 : loader_rows_read(ckpt, place, task->row_begin, task->n_rows, raw, err);
     if (!rc)
         loader_rows_drop(ckpt, place, task->row_begin, task->n_rows);
-    for (uint32_t i = 0; !rc && i < task->n_ranks; i++)
-        rc = pack_rank(load, task, task->rank + i, raw, err);
+    for (uint32_t i = 0; !rc && i < task->n_ranks; i++) {
+        rc = pack_rank(load, task, task->rank + i, task->i_place, raw, err);
+        if (!rc && two)
+            rc = pack_rank(load, task, task->rank + i, task->i_other, second, err);
+    }
     return rc;
 }
 
@@ -222,12 +264,15 @@ static int init_weights(struct load *load, uint32_t r)
 static int pack_all(struct load *load)
 {
     const struct loader_job *job = load->job;
-    int rc = list_tasks(load);
+    uint32_t n_threads = thread_pool_size(job->pool);
+    load->column_bytes = TRANSPOSED_BYTES / 2 / n_threads; /* two weights at most */
+    int rc = find_others(load);
+    if (!rc)
+        rc = list_tasks(load);
     for (uint32_t r = 0; !rc && r < job->n_ranks; r++)
         rc = init_weights(load, r);
     if (rc)
         return rc;
-    uint32_t n_threads = thread_pool_size(job->pool);
     load->raw_bytes = (load->raw_bytes + 63) / 64 * 64;
     load->raw = aligned_alloc(64, n_threads * load->raw_bytes);
     if (!load->raw)
@@ -281,6 +326,7 @@ int loader_load(const struct loader_job *job, struct packed_weights *out_weights
     }
     pthread_mutex_destroy(&load.lock);
     free(load.tasks);
+    free(load.others);
     free(load.raw);
     return rc;
 }

@@ -24,7 +24,7 @@ struct load {
 
 static uint32_t slice_rows(const struct weight_place *place)
 {
-    return loader_rows_chunk(place, LOADER_STAGING_SLICE_BYTES);
+    return loader_rows_chunk(place, LOADER_STAGING_SLICE_BYTES, LOADER_STAGING_SLICE_BYTES);
 }
 
 static int list_tasks(struct load *load, struct error *err)

@@ -6,15 +6,16 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 
-/* Least rows of a transposed weight that are read together: each row of the file gives only one
- * element of a row. */
+/* Most rows of a transposed weight that are read together. */
 enum { TRANSPOSED_ROWS = 512 };
 
-uint32_t loader_rows_chunk(const struct weight_place *place, uint64_t n_bytes)
+uint32_t loader_rows_chunk(const struct weight_place *place, uint64_t n_bytes, uint64_t most_bytes)
 {
-    uint64_t rows = n_bytes / place->row_bytes / WEIGHT_PACK_ROWS * WEIGHT_PACK_ROWS;
-    uint64_t least = place->is_transposed ? TRANSPOSED_ROWS : WEIGHT_PACK_ROWS;
-    return (uint32_t)(rows < least ? least : rows);
+    uint64_t bytes = place->is_transposed ? most_bytes : n_bytes;
+    uint64_t rows = bytes / place->row_bytes / WEIGHT_PACK_ROWS * WEIGHT_PACK_ROWS;
+    if (place->is_transposed && rows > TRANSPOSED_ROWS)
+        rows = TRANSPOSED_ROWS;
+    return (uint32_t)(rows < WEIGHT_PACK_ROWS ? WEIGHT_PACK_ROWS : rows);
 }
 
 /* The row of the tensor, or element of a vector's part, that is the slot's row i. */
@@ -58,21 +59,62 @@ static uint64_t rows_before(const struct weight_place *place)
     return place->block ? (uint64_t)place->block * place->tensor->dims[1] : 0;
 }
 
+/* The memory for a stretch of rows; NULL with err set if there is none. */
+static unsigned char *stretch_of(uint64_t n_bytes, struct error *err)
+{
+    unsigned char *all = malloc(n_bytes);
+    if (!all)
+        error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu bytes of rows",
+                  (size_t)n_bytes);
+    return all;
+}
+
+/* Copies every stride-th row of a stretch. */
+static void take_rows(const struct weight_place *place, const unsigned char *first, uint32_t n,
+                      unsigned char *dst)
+{
+    for (uint32_t r = 0; r < n; r++)
+        memcpy(dst + (size_t)r * place->row_bytes,
+               first + (uint64_t)r * place->map.stride * place->row_bytes, place->row_bytes);
+}
+
+static bool alternates(const struct weight_place *place)
+{
+    return place->desc.role != WEIGHT_VECTOR && place->map.run == 1 && place->map.stride > 1;
+}
+
 /* Rows that alternate with other slots' rows: reads all of a stretch, and keeps the own ones. */
 static int read_alternate(const struct checkpoint *ckpt, const struct weight_place *place,
                           uint32_t begin, uint32_t n, unsigned char *dst, struct error *err)
 {
     uint64_t from = place_of(place, place->first + begin);
     uint64_t width = (uint64_t)(n - 1) * place->map.stride + 1;
-    unsigned char *all = malloc(width * place->row_bytes);
+    unsigned char *all = stretch_of(width * place->row_bytes, err);
     if (!all)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu bytes of rows",
-                         (size_t)(width * place->row_bytes));
+        return STATUS_RESOURCE_EXHAUSTED;
     int rc = checkpoint_read_tensor_rows(ckpt, place->tensor, rows_before(place) + from, width, all,
                                          err);
-    for (uint32_t r = 0; !rc && r < n; r++)
-        memcpy(dst + (size_t)r * place->row_bytes,
-               all + (uint64_t)r * place->map.stride * place->row_bytes, place->row_bytes);
+    if (!rc)
+        take_rows(place, all, n, dst);
+    free(all);
+    return rc;
+}
+
+static int read_both_rows(const struct checkpoint *ckpt, const struct weight_place *a,
+                          const struct weight_place *b, uint32_t begin, uint32_t n,
+                          unsigned char *dst_a, unsigned char *dst_b, struct error *err)
+{
+    uint64_t from_a = place_of(a, a->first + begin), from_b = place_of(b, b->first + begin);
+    uint64_t from = from_a < from_b ? from_a : from_b;
+    uint64_t width = (uint64_t)n * a->map.stride;
+    unsigned char *all = stretch_of(width * a->row_bytes, err);
+    if (!all)
+        return STATUS_RESOURCE_EXHAUSTED;
+    int rc = checkpoint_read_tensor_rows(ckpt, a->tensor, rows_before(a) + from, width, all, err);
+    if (!rc) {
+        take_rows(a, all + (from_a - from) * a->row_bytes, n, dst_a);
+        take_rows(b, all + (from_b - from) * b->row_bytes, n, dst_b);
+    }
     free(all);
     return rc;
 }
@@ -80,7 +122,7 @@ static int read_alternate(const struct checkpoint *ckpt, const struct weight_pla
 static int read_rows(const struct checkpoint *ckpt, const struct weight_place *place,
                      uint32_t begin, uint32_t n, unsigned char *dst, struct error *err)
 {
-    if (place->map.run == 1 && place->map.stride > 1 && n)
+    if (alternates(place) && n)
         return read_alternate(ckpt, place, begin, n, dst, err);
     for (uint32_t done = 0; done < n;) {
         uint32_t i = place->first + begin + done, run = run_at(place, i, n - done);
@@ -94,13 +136,32 @@ static int read_rows(const struct checkpoint *ckpt, const struct weight_place *p
     return 0;
 }
 
+/* Drops the rows of the file that hold the place's matrix. */
+static void drop_matrix(const struct checkpoint *ckpt, const struct weight_place *place)
+{
+    uint64_t n = place->tensor->n_dims > 2 ? place->tensor->dims[1] : place->tensor->n_rows;
+    checkpoint_drop_tensor_rows(ckpt, place->tensor, rows_before(place), n);
+}
+
 void loader_rows_drop(const struct checkpoint *ckpt, const struct weight_place *place,
                       uint32_t begin, uint32_t n)
 {
-    if (place->desc.role == WEIGHT_VECTOR || place->is_transposed) {
-        /* every chunk of columns reads all pages: the last one drops them */
-        for (uint32_t i = 0; begin + n == place->desc.n_rows && i < n_tensors(place); i++)
+    bool ends = begin + n == place->desc.n_rows;
+    if (place->desc.role == WEIGHT_VECTOR) {
+        for (uint32_t i = 0; i < n_tensors(place); i++)
             checkpoint_drop_tensor_rows(ckpt, tensor_at(place, i), 0, tensor_at(place, i)->n_rows);
+        return;
+    }
+    if (place->is_transposed) { /* every chunk reads all pages, and the last one drops them */
+        if (ends)
+            drop_matrix(ckpt, place);
+        return;
+    }
+    if (alternates(place) && n) {
+        uint64_t from = place_of(place, place->first + begin) / place->map.stride;
+        checkpoint_drop_tensor_rows(ckpt, place->tensor,
+                                    rows_before(place) + from * place->map.stride,
+                                    (uint64_t)n * place->map.stride);
         return;
     }
     for (uint32_t done = 0; done < n;) {
@@ -113,27 +174,49 @@ void loader_rows_drop(const struct checkpoint *ckpt, const struct weight_place *
 
 /* --- rows that lie as columns --- */
 
-static int read_columns(const struct checkpoint *ckpt, const struct weight_place *place,
-                        uint32_t begin, uint32_t n, unsigned char *dst, struct error *err)
+/* The columns [from, from + width) of the file, of which places take some. */
+struct columns {
+    uint64_t from, width;
+    unsigned char *span; /* a row of them */
+};
+
+/* Copies element c of rows [begin, begin + n) of a place. */
+static void take_column(const struct columns *columns, const struct weight_place *place,
+                        uint32_t begin, uint32_t n, uint32_t c, unsigned char *dst)
 {
-    struct checkpoint_tensor elements = as_elements(place->tensor);
-    size_t size = elements.row_bytes;
-    uint32_t k = place->desc.k_total, i = place->first + begin;
-    uint64_t from = place_of(place, i), width = place_of(place, i + n - 1) - from + 1;
-    unsigned char *span = malloc(width * size);
-    int rc = 0;
-    if (!span)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu bytes of columns",
-                         (size_t)(width * size));
+    size_t size = dtype_row_bytes(place->tensor->dtype, 1);
+    for (uint32_t r = 0; r < n; r++)
+        memcpy(dst + (size_t)r * place->row_bytes + c * size,
+               columns->span + (place_of(place, place->first + begin + r) - columns->from) * size,
+               size);
+}
+
+/* Reads rows of one place, or of two that alternate (b not NULL). */
+static int read_columns(const struct checkpoint *ckpt, const struct weight_place *a,
+                        const struct weight_place *b, uint32_t begin, uint32_t n,
+                        unsigned char *dst_a, unsigned char *dst_b, struct error *err)
+{
+    struct checkpoint_tensor elements = as_elements(a->tensor);
+    uint32_t k = a->desc.k_total, i = a->first + begin;
+    uint64_t from_b = b ? place_of(b, i) : UINT64_MAX;
+    struct columns columns = {.from = place_of(a, i)};
+    uint64_t end = place_of(a, i + n - 1) + 1;
+    if (b && place_of(b, i + n - 1) >= end)
+        end = place_of(b, i + n - 1) + 1;
+    columns.from = from_b < columns.from ? from_b : columns.from;
+    columns.width = end - columns.from;
+    columns.span = stretch_of(columns.width * elements.row_bytes, err);
+    int rc = columns.span ? 0 : STATUS_RESOURCE_EXHAUSTED;
     for (uint32_t c = 0; !rc && c < k; c++) {
-        uint64_t row = (uint64_t)place->block * k + c;
-        rc = checkpoint_read_tensor_rows(ckpt, &elements, row * place->tensor->dims[0] + from,
-                                         width, span, err);
-        for (uint32_t r = 0; !rc && r < n; r++)
-            memcpy(dst + (size_t)r * place->row_bytes + c * size,
-                   span + (place_of(place, i + r) - from) * size, size);
+        uint64_t row = (uint64_t)a->block * k + c;
+        rc = checkpoint_read_tensor_rows(ckpt, &elements, row * a->tensor->dims[0] + columns.from,
+                                         columns.width, columns.span, err);
+        if (!rc)
+            take_column(&columns, a, begin, n, c, dst_a);
+        if (!rc && b)
+            take_column(&columns, b, begin, n, c, dst_b);
     }
-    free(span);
+    free(columns.span);
     return rc;
 }
 
@@ -195,6 +278,24 @@ int loader_rows_read(const struct checkpoint *ckpt, const struct weight_place *p
 {
     if (place->desc.role == WEIGHT_VECTOR)
         return read_vector(ckpt, place, dst, err);
-    return place->is_transposed ? read_columns(ckpt, place, begin, n, dst, err)
+    return place->is_transposed ? read_columns(ckpt, place, NULL, begin, n, dst, NULL, err)
                                 : read_rows(ckpt, place, begin, n, dst, err);
+}
+
+/* --- two places at once --- */
+
+bool loader_rows_alternate(const struct weight_place *a, const struct weight_place *b)
+{
+    return alternates(a) && alternates(b) && a->tensor == b->tensor && a->block == b->block &&
+           a->is_transposed == b->is_transposed && a->map.stride == 2 && b->map.stride == 2 &&
+           a->map.begin != b->map.begin && a->first == b->first &&
+           a->desc.n_rows == b->desc.n_rows && a->row_bytes == b->row_bytes;
+}
+
+int loader_rows_read_both(const struct checkpoint *ckpt, const struct weight_place *a,
+                          const struct weight_place *b, uint32_t begin, uint32_t n,
+                          unsigned char *dst_a, unsigned char *dst_b, struct error *err)
+{
+    return a->is_transposed ? read_columns(ckpt, a, b, begin, n, dst_a, dst_b, err)
+                            : read_both_rows(ckpt, a, b, begin, n, dst_a, dst_b, err);
 }
