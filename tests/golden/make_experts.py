@@ -31,6 +31,7 @@ from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 VOCAB, CONTEXT = 283, 200
 PROMPT, STEPS, SECOND, SEEDS = 20, 32, 45, 24
 SEQUENCE_SEED = 5
+MATRICES = Q.BF16  # the type of matrices in GGUF, but of routers
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 BLOCK = {
@@ -57,6 +58,7 @@ class Family:
     fused: bool = False  # the folder has the experts of a layer in one tensor
     peak: float = 1.5
     seeds: int = 0  # another number gives other weights
+    chosen: bool = True  # False: the first model is taken, whatever rounding does to it
     weights: Callable = lambda model, rng: None  # changes the random weights
     edit: Callable = lambda folder, doc, model: None  # changes config.json and the folder
     extra: dict = dataclasses.field(default_factory=dict)  # GGUF: tensors beyond those of the model
@@ -115,9 +117,9 @@ def partial_dims(w, c):
     w.add_rope_dimension_count(int(c.rope_parameters["partial_rotary_factor"] * c.head_dim))
 
 
-def glm_keys(w, c):
-    w.add_block_count(c.num_hidden_layers + 1)
-    w.add_nextn_predict_layers(1)
+def glm_keys(w, c, n_drafts=1):
+    w.add_block_count(c.num_hidden_layers + n_drafts)
+    w.add_nextn_predict_layers(n_drafts)
     w.add_expert_count(c.n_routed_experts)
     w.add_expert_used_count(c.num_experts_per_tok)
     w.add_expert_feed_forward_length(c.moe_intermediate_size)
@@ -266,6 +268,27 @@ FAMILIES = {
 }  # fmt: skip
 
 
+def wide(family, **more):
+    """A model that four ranks divide: 8 heads of 16, and an FFN of four units of 32. The ranks share two KV heads. It has the
+    first weights that come, so its router may have near ties."""
+    shape = dict(num_attention_heads=8, num_key_value_heads=2, intermediate_size=104, num_hidden_layers=1) | more
+    return dataclasses.replace(family, config=family.config | shape, chosen=False)
+
+
+MOE = dict(moe_intermediate_size=104)
+FAMILIES |= {
+    "qwen3moe_wide": wide(FAMILIES["qwen3moe"], num_experts=4, **MOE),
+    "mixtral_wide": wide(FAMILIES["mixtral"], num_local_experts=4),
+    "gpt_oss_wide": wide(FAMILIES["gpt_oss"], num_local_experts=4, layer_types=[SLIDING]),
+    "qwen2moe_wide": wide(FAMILIES["qwen2moe"], shared_expert_intermediate_size=136, **MOE),
+    "granitemoe_wide": wide(FAMILIES["granitemoe_shared"], shared_intermediate_size=136),
+    "glm4moe_wide": dataclasses.replace(wide(FAMILIES["glm4moe"], num_hidden_layers=2, n_routed_experts=4, **MOE), edit=lambda *_: None,
+                                        keys=lambda w, c: glm_keys(w, c, 0), extra={}),
+    "ernie4_5_moe_wide": wide(FAMILIES["ernie4_5_moe"], num_hidden_layers=2, moe_layer_end_index=1, moe_layer_interval=1, **MOE),
+    "minimax_m2_wide": wide(FAMILIES["minimax_m2"], num_local_experts=4),
+}  # fmt: skip
+
+
 # --- weights ---
 
 
@@ -323,7 +346,7 @@ def make_model(family, name):
     c = cls.config_class(**family.config)
     c._attn_implementation = "eager"
     best, least = None, np.inf
-    for seed in range(SEEDS):
+    for seed in range(SEEDS if family.chosen else 1):
         model = cls(c).float().eval()
         rng = np.random.default_rng([*name.encode(), family.seeds, seed])
         randomize(model, family, rng)
@@ -431,7 +454,8 @@ def add_tensor(w, name, x, kind=None):
     if x.ndim < 2 or name.endswith(".bias"):
         w.add_tensor(name, x)
     else:
-        w.add_tensor(name, gguf.quantize(x, Q.BF16), raw_dtype=Q.BF16)
+        kind = MATRICES if x.shape[-1] % 32 == 0 and "_inp" not in name else Q.BF16
+        w.add_tensor(name, gguf.quantize(x, kind), raw_dtype=kind)
 
 
 def write_logits(name, model):

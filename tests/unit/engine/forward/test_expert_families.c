@@ -1,6 +1,7 @@
 /* Logits of small random checkpoints of the families with experts against transformers
  * (tests/golden/make_experts.py). Both the folder and the GGUF are read. A prompt and 32 steps go
  * past window and original context. Ranks and pieces do not change a bit. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,24 +17,33 @@
 static const double F32_BOUND = 2e-5;
 static const double CONTRACT_BOUND = 5e-2;
 
-/* Golden files: NAME/ is the folder, NAME.gguf has the same weights, NAME.bin the logits. */
+/* Golden files: NAME/ is the folder, NAME.gguf has the same weights, NAME.bin the logits. Four
+ * ranks divide the wide models. These were not chosen among seeds, so the contract's kernels may
+ * choose other experts than f32: their error is printed and has no bound
+ * (docs/log/2026-11-27-routes.md). */
 static const struct family {
     const char *name;
-    bool has_gguf;
+    bool has_gguf, is_wide;
 } families[] = {
-    {"qwen3moe", true},        {"qwen3moe_fused", false}, {"mixtral", true},
-    {"gpt_oss", true},         {"gpt_oss_mxfp4", false},  {"qwen2moe", true},
-    {"qwen2moe_dense", false}, {"granitemoe", true},      {"granitemoe_shared", true},
-    {"glm4moe", true},         {"ernie4_5_moe", true},    {"ernie4_5_moe_end", false},
-    {"minimax_m2", true},
+    {"qwen3moe", true, false},          {"qwen3moe_fused", false, false},
+    {"mixtral", true, false},           {"gpt_oss", true, false},
+    {"gpt_oss_mxfp4", false, false},    {"qwen2moe", true, false},
+    {"qwen2moe_dense", false, false},   {"granitemoe", true, false},
+    {"granitemoe_shared", true, false}, {"glm4moe", true, false},
+    {"ernie4_5_moe", true, false},      {"ernie4_5_moe_end", false, false},
+    {"minimax_m2", true, false},        {"qwen3moe_wide", true, true},
+    {"mixtral_wide", true, true},       {"gpt_oss_wide", true, true},
+    {"qwen2moe_wide", true, true},      {"granitemoe_wide", true, true},
+    {"glm4moe_wide", true, true},       {"ernie4_5_moe_wide", true, true},
+    {"minimax_m2_wide", true, true},
 };
 
 static const struct variant {
     const char *kernels;
     uint32_t tp, chunk;
 } variants[] = {
-    {"f32", 1, 64}, {"f32", 1, 7},   {"f32", 1, 1},  {"f32", 2, 16},
-    {"ref", 1, 16}, {"auto", 1, 64}, {"auto", 1, 7}, {"auto", 2, 16},
+    {"f32", 1, 64}, {"f32", 1, 7},   {"f32", 1, 1},  {"f32", 2, 16},  {"f32", 4, 9},
+    {"ref", 1, 16}, {"auto", 1, 64}, {"auto", 1, 7}, {"auto", 2, 16}, {"auto", 4, 9},
 };
 
 static struct match run_family(const struct family *family, const char *suffix,
@@ -54,11 +64,14 @@ static uint32_t check_format(const struct family *family, const char *suffix)
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
         const struct variant *v = &variants[i];
         bool f32 = strcmp(v->kernels, "f32") == 0;
+        double bound = f32 ? F32_BOUND : family->is_wide ? HUGE_VAL : CONTRACT_BOUND;
+        if (v->tp > (family->is_wide ? 4 : 2))
+            continue;
         struct match r = run_family(family, suffix, v);
         if (strcmp(kernels, v->kernels) != 0)
             hash = r.hash;
         kernels = v->kernels;
-        bool good = r.error <= (f32 ? F32_BOUND : CONTRACT_BOUND) && r.hash == hash;
+        bool good = r.error <= bound && r.hash == hash;
         n_bad += !good;
         print_message(" %s/%u/%u %.1e%s%s", v->kernels, v->tp, v->chunk, r.error,
                       good ? "" : " (!)", r.hash == hash ? "" : " (other bits)");

@@ -1,0 +1,139 @@
+/* routes: the choices of experts and the logits under the contract's kernels, beside those of f32.
+ *
+ *   routes KERNELS DIR NAME ...
+ *
+ * DIR/tests/golden/tiny holds NAME (a folder or a GGUF file) and NAME.bin, sequences and logits of
+ * transformers (tests/golden/README.md). Prints a line per name: choices (rows × layers with
+ * experts), choices of other experts than f32's, then worst errors of logits: of f32 against
+ * transformers, of the kernels against f32, and the same in rows up to which no choice differs.
+ * Errors are relative to the row's largest logit. tests/golden/route_accuracy.py calls it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/ops.h"
+#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_model.h"
+
+enum { MAX_CHOICES = 1 << 14, CHUNK = 128 };
+
+struct choices {
+    uint32_t n, n_rows; /* n_rows: rows of a layer */
+    uint64_t experts[MAX_CHOICES];
+};
+
+static struct choices *record;
+
+int __real_op_router_topk(struct stream *s, struct expert_routes *routes,
+                          const struct tensor *logits, const struct router_params *params);
+int __wrap_op_router_topk(struct stream *s, struct expert_routes *routes,
+                          const struct tensor *logits, const struct router_params *params);
+
+/* Stands before the op, by the linker's option --wrap. */
+int __wrap_op_router_topk(struct stream *s, struct expert_routes *routes,
+                          const struct tensor *logits, const struct router_params *params)
+{
+    int rc = __real_op_router_topk(s, routes, logits, params);
+    record->n_rows = routes->n_rows;
+    for (uint32_t r = 0; !rc && r < routes->n_rows && record->n < MAX_CHOICES; r++) {
+        uint64_t experts = 0;
+        for (uint32_t j = 0; j < routes->n_used; j++)
+            experts |= 1ULL << routes->ids[r * routes->n_used + j] % 64;
+        record->experts[record->n++] = experts;
+    }
+    return rc;
+}
+
+/* Returns the logits of every position, run in one step. */
+static float *run(const char *path, const char *kernels, const uint32_t *ids, uint32_t n,
+                  struct choices *choices, uint32_t *out_vocab)
+{
+    struct executor_config cfg = model_run_config(kernels);
+    struct model_run model;
+    record = choices;
+    choices->n = 0;
+    model_run_open(&model, path, &cfg);
+    *out_vocab = executor_model_info(model.ex)->vocab_size;
+    float *all = malloc((size_t)n * *out_vocab * sizeof(float));
+    assert_non_null(all);
+    model_run_all(&model, ids, n, CHUNK, false, all);
+    model_run_close(&model);
+    return all;
+}
+
+struct totals {
+    uint32_t n_choices, n_other;
+    double f32, kernels, kept;
+};
+
+static void add_worst(double *worst, const float *got, const float *expected, uint32_t n)
+{
+    double e = model_relative_error(got, expected, n);
+    if (!(e <= *worst))
+        *worst = e;
+}
+
+/* The first row of a sequence whose choice differs in some layer; n_rows if there is none. */
+static uint32_t first_other(const struct choices *a, const struct choices *b, struct totals *t)
+{
+    uint32_t first = a->n_rows;
+    for (uint32_t i = 0; i < a->n; i++) {
+        t->n_choices++;
+        if (a->experts[i] == b->experts[i])
+            continue;
+        t->n_other++;
+        first = i % a->n_rows < first ? i % a->n_rows : first;
+    }
+    return first;
+}
+
+static void measure(const char *kernels, const char *dir, const char *name)
+{
+    static struct choices exact, other;
+    struct totals t = {0};
+    struct golden g;
+    char path[512], file[64];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s", dir, name);
+    snprintf(file, sizeof(file), "tiny/%.40s.bin", name);
+    golden_open(&g, file, "SLTL");
+    uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g), vocab = 0;
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        uint32_t n_ids = golden_u32(&g), n_rows = golden_u32(&g);
+        uint32_t *ids = golden_copy(&g, n_ids);
+        float *f32 = run(path, "f32", ids, n_ids, &exact, &vocab);
+        float *got = run(path, kernels, ids, n_ids, &other, &vocab);
+        uint32_t first = first_other(&exact, &other, &t);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            uint32_t row = golden_u32(&g);
+            float *expected = golden_copy(&g, n_golden);
+            add_worst(&t.f32, f32 + (size_t)row * vocab, expected, n_golden);
+            free(expected);
+        }
+        for (uint32_t row = 0; row < n_ids; row++) {
+            add_worst(&t.kernels, got + (size_t)row * vocab, f32 + (size_t)row * vocab, vocab);
+            if (row < first)
+                add_worst(&t.kept, got + (size_t)row * vocab, f32 + (size_t)row * vocab, vocab);
+        }
+        free(f32);
+        free(got);
+        free(ids);
+    }
+    golden_close(&g);
+    printf("%s %u %u %.3e %.3e %.3e\n", name, t.n_choices, t.n_other, t.f32, t.kernels, t.kept);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4 || setenv("SLUICE_TEST_SOURCE_DIR", argv[2], 1) != 0) {
+        fprintf(stderr, "usage: routes KERNELS DIR NAME ...\n");
+        return 2;
+    }
+    for (int i = 3; i < argc; i++)
+        measure(argv[1], argv[2], argv[i]);
+    return 0;
+}
