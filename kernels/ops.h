@@ -265,8 +265,8 @@ struct op_table {
     int (*experts)(struct stream *s, struct tensor *y, const struct tensor *x,
                    const struct expert_routes *routes, const struct experts *experts,
                    const struct expert_work *work, struct comm *comm);
-    /* Checks that the op `experts` can read the weights of *experts, and fills the fields that the
-     * backend derives from them. Optional: default NULL = nothing. */
+    /* Checks that the op `experts` can read the weights of *experts. Fills the fields that the
+     * backend derives from the weights. Optional: default NULL = nothing. */
     int (*experts_bind)(struct experts *experts, struct error *err);
 
     /* In place on x[m, n_heads·head_dim]. */

@@ -118,7 +118,8 @@ static void will_read(struct decoder *dec, const struct soon *soon)
         op_will_read(dec->stream, w, n);
 }
 
-/* What an FFN reads first. The experts themselves are announced once they are chosen. */
+/* Returns the weights that an FFN reads first. The experts themselves are announced once they are
+ * chosen. */
 static struct soon soon_ffn(const struct layer *at)
 {
     static const enum arch_slot dense[] = {ARCH_FFN_UP, ARCH_FFN_GATE};
@@ -133,7 +134,7 @@ static struct soon soon_out(const struct layer *at)
     return (struct soon){at, out, 1};
 }
 
-/* What the next layer, or the head, reads first. */
+/* Returns the weights that the next layer, or the head, reads first. */
 static struct soon soon_next(const struct decoder *dec, const struct layer *next)
 {
     static const enum arch_slot qkv[] = {ARCH_ATTN_Q, ARCH_ATTN_K, ARCH_ATTN_V};

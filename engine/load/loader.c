@@ -40,7 +40,7 @@ struct load {
     struct task *tasks;             /* [n_tasks] */
     size_t n_tasks;
     uint32_t *others;      /* [places] the place whose rows alternate with the place's */
-    uint64_t column_bytes; /* of a thread, for rows of a transposed weight */
+    uint64_t column_bytes; /* a thread's memory for rows of a transposed weight */
     unsigned char *raw;    /* [n_threads][raw_bytes] */
     size_t raw_bytes;
     atomic_size_t next;
@@ -124,7 +124,7 @@ static int list_tasks(struct load *load)
     for (uint32_t r = 0; r < job->n_ranks; r++)
         for (uint32_t i = 0; i < job->plans[r].n_places; i++)
             n += n_chunks(load, &job->plans[r].places[i]);
-    load->tasks = malloc(n * sizeof(*load->tasks));
+    load->tasks = malloc((n + 1) * sizeof(*load->tasks));
     if (!load->tasks)
         return error_set(load->err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu chunks", n);
     for (uint32_t i = 0; i < job->plans[0].n_places; i++) {

@@ -7,8 +7,8 @@
  * as many dense layers), so caches hold no weight that is read again. The goal is a ratio of 85 %
  * at one row (issue 25).
  * Steps of the two layers alternate, so other load meets both alike. Wall time; the table has the
- * medians, and the ratio also of the fastest tenth of the steps, which other load hardly reaches.
- */
+ * medians. The last column is the ratio in the fastest tenth of the steps, which other load hardly
+ * reaches. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,9 +4,10 @@
  *
  * DIR/tests/golden/tiny holds NAME (a folder or a GGUF file) and NAME.bin, sequences and logits of
  * transformers (tests/golden/README.md). Prints a line per name: choices (rows × layers with
- * experts), choices of other experts than f32's, then worst errors of logits: of f32 against
- * transformers, of the kernels against f32, and the same in rows up to which no choice differs.
- * Errors are relative to the row's largest logit. tests/golden/route_accuracy.py calls it. */
+ * experts), and choices of other experts than f32's. Then three worst errors of logits follow. The
+ * first is that of f32 against transformers, the second that of the kernels against f32. The third
+ * is the second without rows from the first other choice on.
+ * Errors are relative to the row's largest logit. tests/support/route_accuracy.py calls it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

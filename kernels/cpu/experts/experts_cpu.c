@@ -24,7 +24,7 @@ enum {
     FEW_PAIRS = 64,       /* up to this number of pairs, `down` also combines */
     ITEM_PANELS = 8,      /* usual panels of an item of that job, and the least */
     ITEM_MIN_PANELS = 2,
-    AHEAD_BYTES = 1024, /* of the next expert's weights, which the processor does not foresee */
+    AHEAD_BYTES = 1024, /* bytes of the next expert that are prefetched */
     LINE_BYTES = 64,
     COMBINE_COLUMNS = 512,
 };

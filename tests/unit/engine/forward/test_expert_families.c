@@ -19,7 +19,7 @@ static const double CONTRACT_BOUND = 5e-2;
 
 /* Golden files: NAME/ is the folder, NAME.gguf has the same weights, NAME.bin the logits. Four
  * ranks divide the wide models. These were not chosen among seeds, so the contract's kernels may
- * choose other experts than f32: their error is printed and has no bound
+ * choose other experts than f32. The error of these kernels has no bound here
  * (docs/log/2026-11-27-routes.md). */
 static const struct family {
     const char *name;

@@ -1,6 +1,6 @@
-/* Tests of what a load reads, and of what it drops from the page cache. pread() and
- * posix_fadvise() below stand before libc's, and count. The folders are golden ones of gpt-oss,
- * where the rows of gate and up alternate. */
+/* Tests that count the bytes that a load reads, and drops from the page cache. pread() and
+ * posix_fadvise() below stand before libc's. The folders are golden ones of gpt-oss, where the rows
+ * of gate and up alternate. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -16,7 +16,9 @@ import numpy as np
 import torch
 import transformers
 
-import make_experts
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
+sys.path.insert(0, str(GOLDEN))
+import make_experts  # noqa: E402
 
 NAMES = ["qwen3moe", "mixtral", "gpt_oss", "qwen2moe", "granitemoe_shared", "glm4moe", "ernie4_5_moe", "minimax_m2"]
 WIDTHS = ("intermediate_size", "moe_intermediate_size", "shared_intermediate_size", "shared_expert_intermediate_size")
