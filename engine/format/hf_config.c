@@ -344,11 +344,20 @@ static const char *below(const char *key, const char *wrapper)
     return strncmp(key, wrapper, n) == 0 && key[n] == '.' ? key + n + 1 : NULL;
 }
 
+/* The length of a path's first name: up to the first dot without a backslash (see join()). */
+static size_t first_name_bytes(const char *path)
+{
+    const char *at = path;
+    while (*at && *at != '.')
+        at += *at == '\\' && at[1] ? 2 : 1;
+    return (size_t)(at - path);
+}
+
 /* True if the text model has a value of the same first name. The index is that of the file. */
 static bool is_hidden(const struct checkpoint *ckpt, const char *key, const char *wrapper)
 {
     char name[HF_MAX_PATH_BYTES + 32];
-    snprintf(name, sizeof(name), "%s.%.*s", wrapper, (int)strcspn(key, "."), key);
+    snprintf(name, sizeof(name), "%s.%.*s", wrapper, (int)first_name_bytes(key), key);
     const struct checkpoint_entry *whole = checkpoint_entry_find(ckpt, name);
     if (!whole || is_value(whole))
         return whole != NULL;

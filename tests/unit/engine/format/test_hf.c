@@ -193,6 +193,33 @@ static void test_the_text_models_keys_lose_their_prefix(void **state)
     }
 }
 
+/* Symptom: of two keys "a.b", that of the top level was not hidden. The folder was refused, because
+ * the key occurred twice. */
+static void test_the_text_models_key_hides_a_key_with_a_dot(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *key;
+    } rows[] = {
+        {"{\"text_config\": {\"a.b\": 1}, \"a.b\": 2}", "a\\.b"},
+        {"{\"a.b\": 2, \"text_config\": {\"a.b\": 1}}", "a\\.b"},
+        {"{\"text_config\": {\"a.b\": {\"c\": 1}}, \"a.b\": {\"c\": 2}}", "a\\.b.c"},
+        {"{\"text_config\": {\"a\\\\\": {\"b\": 1}}, \"a\\\\\": {\"b\": 2}}", "a\\\\.b"},
+        {"{\"text_config\": {\"a.b\": 1}, \"a\": {\"b\": 2}}", "a\\.b"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct checkpoint *c = NULL;
+        struct error err;
+        uint64_t n = 0;
+        folder_write_text(&folder, "config.json", rows[i].config);
+        if (checkpoint_open(folder.path, &c, &err) != 0)
+            fail_msg("row %zu: %s", i, err.message);
+        assert_int_equal(checkpoint_get_u64(c, rows[i].key, &n, &err), 0);
+        assert_int_equal(n, 1);
+        checkpoint_close(c);
+    }
+}
+
 static void test_end_ids_of_both_configs_are_united(void **state)
 {
     (void)state;
@@ -433,6 +460,7 @@ int main(void)
         TEST(test_tensors_are_found_with_the_last_dimension_first),
         TEST(test_values_have_dotted_paths),
         TEST(test_the_text_models_keys_lose_their_prefix),
+        TEST(test_the_text_models_key_hides_a_key_with_a_dot),
         TEST(test_end_ids_of_both_configs_are_united),
         TEST(test_a_dot_in_a_key_is_no_path),
         TEST(test_sidecars_are_read_by_name),
