@@ -111,7 +111,7 @@ static int read_merges(const struct tokenizer_file *file, struct text_facts *fac
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         size_t n = (size_t)((stop ? stop : end) - text);
         const char *line = text;
-        text += n + 1;
+        text = stop ? stop + 1 : end;
         n -= n && line[n - 1] == '\r';
         if (n >= sizeof(version) - 1 && memcmp(line, version, sizeof(version) - 1) == 0)
             continue;

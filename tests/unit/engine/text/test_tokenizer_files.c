@@ -118,6 +118,7 @@ static void test_open_when_vocab_and_merges_are_not_usable_then_refused_by_name(
     } rows[] = {
         {VOCAB, "#version: 0.2\na b\n", GPT2, NULL, 0, ""},
         {VOCAB, "a b\r\n", GPT2, NULL, 0, ""},
+        {VOCAB, "a b", GPT2, NULL, 0, ""}, /* the last line may lack its end */
         {VOCAB, "", GPT2, NULL, 0, ""},
         {VOCAB, "a b", "{\"tokenizer_class\":\"RobertaTokenizer\"}", "GPT2LMHeadModel",
          STATUS_UNIMPLEMENTED, "tokenizer_config.json|tokenizer_class|RobertaTokenizer"},
