@@ -12,6 +12,11 @@
 #include "engine/model/shape_layers.h"
 #include "engine/model/shape_reader.h"
 
+static uint32_t at_most(uint32_t n, uint32_t limit)
+{
+    return n < limit ? n : limit;
+}
+
 static int read_sizes(struct shape_reader *r, struct model_shape *s)
 {
     int rc = shape_reader_u32(r, ARCH_PARAM_LAYERS, 0, 1, MODEL_MAX_LAYERS, 0, &s->n_layers);
@@ -252,20 +257,24 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
     return rc || s->scaling != ROPE_SCALING_LONGROPE ? rc : read_longrope(r, shape, of, s);
 }
 
-/* The length from which sequences use the long tables. All sets of a model have the same. */
+/* The length from which sequences use the long tables. A row's table is the same in all sets, so
+ * the sets must have one such length. Sets that no sequence can outgrow agree. */
 static int find_long_rope(struct shape_reader *r, struct model_shape *s)
 {
+    const struct rope_set *first = NULL;
     for (uint32_t of = 0; of < ARCH_MAX_ROPES; of++) {
         const struct rope_set *set = &s->ropes[of];
-        uint32_t after = (uint32_t)set->original_context;
-        if (set->scaling != ROPE_SCALING_LONGROPE || after >= s->context_tokens)
+        if (set->scaling != ROPE_SCALING_LONGROPE)
             continue;
-        if (s->long_rope_after && s->long_rope_after != after)
+        uint32_t after = at_most((uint32_t)set->original_context, s->context_tokens);
+        if (first && at_most((uint32_t)first->original_context, s->context_tokens) != after)
             return error_set(r->err, STATUS_UNIMPLEMENTED,
-                             "%s: longropes with the original contexts %" PRIu32 " and %" PRIu32
-                             " in one model are not known; use a model with one of them",
-                             checkpoint_name(r->ckpt), s->long_rope_after, after);
-        s->long_rope_after = after;
+                             "%s: longropes with the original contexts %.0f and %.0f in one model "
+                             "are not known; use a model with one of them",
+                             checkpoint_name(r->ckpt), first->original_context,
+                             set->original_context);
+        s->long_rope_after = after < s->context_tokens ? after : 0;
+        first = set;
     }
     return 0;
 }
@@ -397,11 +406,6 @@ static int read_residual(struct shape_reader *r, struct model_shape *s)
     int rc = shape_reader_bool(r, ARCH_PARAM_PARALLEL, 0, &parallel);
     s->residual = parallel ? ARCH_RESIDUAL_PARALLEL : ARCH_RESIDUAL_SEQUENTIAL;
     return rc;
-}
-
-static uint32_t at_most(uint32_t n, uint32_t limit)
-{
-    return n < limit ? n : limit;
 }
 
 /* The width of each expert. Files with experts in all layers may give it as that of the FFN. */
