@@ -159,7 +159,8 @@ static int read_divisors(struct shape_reader *r, enum arch_param_id id, uint32_t
     return 0;
 }
 
-static bool has_param(struct shape_reader *r, enum arch_param_id id, uint32_t of)
+/* True if the file has a key of the parameter; then r->key is that key. */
+static bool has_key(struct shape_reader *r, enum arch_param_id id, uint32_t of)
 {
     const struct arch_param *row = arch_find_param(r->source, id, of);
     return row && row->key && shape_reader_find(r, row->key);
@@ -174,7 +175,7 @@ static int read_longrope(struct shape_reader *r, const struct model_shape *shape
         [ROPE_TABLE_LONG] = ARCH_PARAM_ROPE_LONG_FACTORS,
     };
     bool found[ROPE_MAX_TABLES];
-    if (!has_param(r, ARCH_PARAM_ROPE_FACTOR, of))
+    if (!has_key(r, ARCH_PARAM_ROPE_FACTOR, of))
         s->factor = shape->context_tokens / s->original_context;
     for (uint32_t i = 0; i < ROPE_MAX_TABLES; i++) {
         int rc = read_divisors(r, ids[i], of, s, s->divisors[i], &found[i]);
@@ -186,18 +187,11 @@ static int read_longrope(struct shape_reader *r, const struct model_shape *shape
     if (s->n_divisors ||
         (none && has_tensor(r, ARCH_ROPE_FREQS_SHORT) && has_tensor(r, ARCH_ROPE_FREQS_LONG)))
         return 0;
-    has_param(r, ARCH_PARAM_ROPE_SCALING, of); /* the error names its key */
+    has_key(r, ARCH_PARAM_ROPE_SCALING, of); /* the error names its key */
     return checkpoint_unbuilt_key(
         r->ckpt, r->key, r->err,
         "longrope without its divisors for short and for long sequences is not known; use a model "
         "that has both");
-}
-
-/* True if the file has a key of the parameter; then r->key is that key. */
-static bool has_key(struct shape_reader *r, enum arch_param_id id, uint32_t of)
-{
-    const struct arch_param *row = arch_find_param(r->source, id, of);
-    return row && row->key && shape_reader_find(r, row->key);
 }
 
 static int read_rope(struct shape_reader *r, const struct model_shape *shape, uint32_t of,

@@ -150,30 +150,14 @@ static int check_fixed(struct shape_reader *r, const char *full, const struct ar
 
 /* --- the file's keys --- */
 
-static bool is_param(const struct arch_source *source, const char *key)
-{
-    for (uint32_t i = 0; i < source->n_params; i++)
-        if (source->params[i].key && arch_names_have(source->params[i].key, key))
-            return true;
-    return false;
-}
-
-static bool is_pattern(const struct arch_source *source, const char *key)
-{
-    for (uint32_t i = 0; i < source->n_patterns; i++)
-        if (source->patterns[i].key && arch_names_have(source->patterns[i].key, key))
-            return true;
-    return false;
-}
-
 static int check_key(struct shape_reader *r, const char *full, const char *key)
 {
-    if (is_param(r->source, key) || shape_layers_take(r, full, key))
+    if (arch_reads_param(r->source, key) || shape_layers_take(r, full, key))
         return 0;
     const struct arch_fixed_key *fixed = arch_find_fixed_key(r->source, key);
     if (fixed)
         return check_fixed(r, full, fixed);
-    if (is_pattern(r->source, key))
+    if (arch_reads_pattern(r->source, key))
         return checkpoint_bad_key(r->ckpt, full, r->err,
                                   "a value of this form does not choose the kinds of layers");
     return checkpoint_unbuilt_key(

@@ -72,15 +72,25 @@ const struct arch_param *arch_find_param(const struct arch_source *source, enum 
     return NULL;
 }
 
-bool arch_reads_key(const struct arch_source *source, const char *key)
+bool arch_reads_param(const struct arch_source *source, const char *key)
 {
     for (uint32_t i = 0; i < source->n_params; i++)
         if (source->params[i].key && arch_names_have(source->params[i].key, key))
             return true;
+    return false;
+}
+
+bool arch_reads_pattern(const struct arch_source *source, const char *key)
+{
     for (uint32_t i = 0; i < source->n_patterns; i++)
         if (source->patterns[i].key && arch_names_have(source->patterns[i].key, key))
             return true;
     return false;
+}
+
+bool arch_reads_key(const struct arch_source *source, const char *key)
+{
+    return arch_reads_param(source, key) || arch_reads_pattern(source, key);
 }
 
 const struct arch_fixed_key *arch_find_fixed_key(const struct arch_source *source, const char *key)

@@ -534,7 +534,9 @@ const struct arch_param *arch_find_param(const struct arch_source *source, enum 
 /* The row of a key that is no parameter; NULL without one. A row of this key alone comes before one
  * with '*'. */
 const struct arch_fixed_key *arch_find_fixed_key(const struct arch_source *source, const char *key);
-/* True if a parameter or a pattern reads the key. */
+/* True if a parameter, a pattern, or either of them reads the key. */
+bool arch_reads_param(const struct arch_source *source, const char *key);
+bool arch_reads_pattern(const struct arch_source *source, const char *key);
 bool arch_reads_key(const struct arch_source *source, const char *key);
 /* True if the table is consistent. Numbers must lie within their enums, and no slot or parameter
  * may occur twice. */
