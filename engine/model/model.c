@@ -1,5 +1,6 @@
 #include "engine/model/model.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -99,12 +100,20 @@ static size_t head_index(const struct model *model, enum arch_slot slot, uint32_
     return (2 * (size_t)layer + (slot == ARCH_ATTN_K_NORM)) * most_heads(model);
 }
 
+/* The entry of a head whose norm has a tensor of its own. Models without these have no entries. */
+static const struct checkpoint_tensor **head_entry(const struct model *model, enum arch_slot slot,
+                                                   uint32_t layer, uint32_t head)
+{
+    assert(model->head_tensors);
+    return &model->head_tensors[head_index(model, slot, layer) + head];
+}
+
 /* Expert matrices have an entry per expert, norms of heads may have one per head. */
 static const struct checkpoint_tensor **tensor_entry(const struct model *model, enum arch_slot slot,
                                                      uint32_t layer, uint32_t expert)
 {
     if (!model_has_experts(slot) && expert)
-        return &model->head_tensors[head_index(model, slot, layer) + expert];
+        return head_entry(model, slot, layer, expert);
     if (!model_has_experts(slot))
         return &model->tensors[slot_index(slot, layer)];
     size_t i_slot = (slot - ARCH_EXPERT_GATE) / 2;
@@ -131,10 +140,10 @@ const struct checkpoint_tensor *const *
 model_head_tensors(const struct model *model, enum arch_slot slot, uint32_t layer, uint32_t *out_n)
 {
     const struct arch_tensor *row = arch_find_tensor(&model->source, slot);
-    if (!row || !arch_is_by_head(row) || !model->head_tensors)
+    if (!row || !arch_is_by_head(row))
         return NULL;
     *out_n = n_parts(model, row, layer);
-    return &model->head_tensors[head_index(model, slot, layer)];
+    return *out_n ? head_entry(model, slot, layer, 0) : NULL;
 }
 
 static bool plain_type(enum dtype type)
@@ -331,8 +340,8 @@ static int bind_tensor(struct model *model, const struct arch_tensor *row, uint3
         return rc;
     *tensor_entry(model, row->slot, layer, expert) = tensor;
     bound[tensor - checkpoint_tensor_at(model->ckpt, 0)] = true;
-    if (model->head_tensors && arch_is_by_head(row))
-        model->head_tensors[head_index(model, row->slot, layer) + expert] = tensor;
+    if (arch_is_by_head(row))
+        *head_entry(model, row->slot, layer, expert) = tensor;
     return 0;
 }
 
@@ -358,7 +367,7 @@ static size_t n_expert_entries(const struct model *model)
     return (size_t)model->shape.n_layers * N_EXPERT_SLOTS * model->shape.experts.n;
 }
 
-/* 0 without norms of heads that have a tensor each. */
+/* 0 without norms of heads that have a tensor each. With such norms, each head has an entry. */
 static size_t n_head_entries(const struct model *model)
 {
     const struct arch_tensor *q = arch_find_tensor(&model->source, ARCH_ATTN_Q_NORM);
