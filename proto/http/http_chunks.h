@@ -16,8 +16,8 @@ struct http_chunks {
 };
 
 /* Decodes as many of the bytes as belong to the body, and appends the content to `body`.
- * *out_used is the number of bytes that were used. Returns 0 if more bytes are needed, 200 at the
- * body's end, 400 for broken framing, 413 if the body's limit (strbuf) is exceeded, 503
- * if memory is exhausted. */
+ * *out_used is the number of bytes that were used. Returns 0 if more bytes are needed, and 200 at
+ * the body's end. Errors: 400 for broken framing, 413 above the body's limit (strbuf), 503 if
+ * memory is exhausted. */
 unsigned http_chunks_decode(struct http_chunks *chunks, const char *bytes, size_t n_bytes,
                             size_t *out_used, struct strbuf *body);

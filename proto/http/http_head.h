@@ -48,7 +48,7 @@ enum http_head_end {
 
 /* Searches the empty line that ends the head. *scanned holds the progress between calls with more
  * bytes; 0 at first. For HTTP_HEAD_WHOLE the head, with the empty line, is the first *scanned
- * bytes. One empty line before the request line belongs to the head (RFC 9112, section 2.2). */
+ * bytes. An empty line before the request line belongs to the head (RFC 9112, section 2.2). */
 enum http_head_end http_head_find_end(const char *bytes, size_t n_bytes, size_t *scanned);
 
 /* Parses a whole head, and writes NULs and lower case into it. Returns 0, or the status of the

@@ -216,8 +216,10 @@ int worker_meter_listen(struct worker *worker, const char *address, struct error
         worker_metrics_create(meter->registry, &meter->families, err) != 0 ||
         metrics_add_collector(meter->registry, collect, meter, err) != 0)
         return err->status;
-    meter->routes[0] = (struct http_route){.path = "/metrics", .page = handle_metrics, .arg = meter};
-    meter->routes[1] = (struct http_route){.path = "/healthz", .page = handle_healthz, .arg = meter};
+    meter->routes[0] =
+        (struct http_route){.path = "/metrics", .page = handle_metrics, .arg = meter};
+    meter->routes[1] =
+        (struct http_route){.path = "/healthz", .page = handle_healthz, .arg = meter};
     http_server_config_init(&config);
     config.listen = address;
     config.routes = meter->routes;

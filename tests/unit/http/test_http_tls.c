@@ -111,7 +111,7 @@ static int dial(const struct fixture *f)
     return fd;
 }
 
-static SSL_SESSION *session; /* of the last fetch, which the next one resumes; NULL: none */
+static SSL_SESSION *session; /* the last fetch's, for the next fetch; NULL: none */
 static bool keeps_session, was_resumed;
 
 /* Sends a request over TLS and reads the answer up to its end. Returns the bytes of the answer; -1
