@@ -56,7 +56,7 @@ struct engine_facts {
     struct model_info model;
     const char *norm, *residual; /* "rms", "layer"; "sequential", "parallel" */
     bool tied_output;
-    const char *context_limit;   /* what sets model.context_tokens; never empty */
+    const char *context_limit;   /* the cause of model.context_tokens */
     uint64_t n_loaded, n_active; /* weights that a load reads, and that a token uses */
     const struct engine_layer_kind *layers;
     const struct engine_rope_facts *ropes;
