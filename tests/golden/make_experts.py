@@ -270,9 +270,9 @@ FAMILIES = {
 
 def wide(family, **more):
     """A model that four ranks divide: 8 heads of 16, and an FFN of four units of 32. The ranks share two KV heads. The
-    weights are the first that come, so the router may have near ties."""
+    weights are the first that come, so the router may have near ties. The folder alone is kept: the tree stays small."""
     shape = dict(num_attention_heads=8, num_key_value_heads=2, intermediate_size=104, num_hidden_layers=1) | more
-    return dataclasses.replace(family, config=family.config | shape, chosen=False)
+    return dataclasses.replace(family, config=family.config | shape, chosen=False, arch=None)
 
 
 MOE = dict(moe_intermediate_size=104)

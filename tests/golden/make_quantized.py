@@ -49,35 +49,10 @@ def filling(ffn=160, **more):
     return square(hidden_size=160, intermediate_size=ffn, num_attention_heads=5, **more)
 
 
-NEAR_TIES = dict(calm=8, seeds=10)  # a router near a tie chooses another expert
-
-
-def experts(**more):
-    return heads(96, 128, moe_intermediate_size=128) | more
-
-
-WIDE = dict(hidden_size=256, num_attention_heads=8)
 ROWS = {
     "llama3_q8_0": Row("llama3", Q.Q8_0, heads()),
-    "qwen3_q4_k": Row("qwen3", Q.Q4_K, heads(256, 256, num_attention_heads=8, head_dim=16), calm=4),
-    "gemma3_iq4_nl": Row("gemma3", Q.IQ4_NL, heads(96, 160, query_pre_attn_scalar=32, num_hidden_layers=6)),
-    "phi3_q4_k": Row("phi3", Q.Q4_K, square(**WIDE, intermediate_size=256, num_key_value_heads=2, rms_norm_eps=1e-3, sliding_window=16), calm=4),
-    "cohere_norms_q8_0": Row("cohere_norms", Q.Q8_0, filling(num_key_value_heads=5)),
-    "starcoder2_q8_0": Row("starcoder2", Q.Q8_0, filling(num_key_value_heads=1)),
-    "gptneox_q8_0": Row("gptneox", Q.Q8_0, filling()),
-    "phi2_iq4_nl": Row("phi2", Q.IQ4_NL, filling(640)),
     "stablelm_iq4_nl": Row("stablelm", Q.IQ4_NL, filling(num_key_value_heads=1)),
-    "falcon_iq4_nl": Row("falcon", Q.IQ4_NL, filling(ffn_hidden_size=640, num_kv_heads=1)),
     "gpt2_iq4_nl": Row("gpt2", Q.IQ4_NL, dict(n_embd=160, n_head=5, n_inner=160)),
-    "bloom_iq4_nl": Row("bloom", Q.IQ4_NL, dict(hidden_size=160, n_head=5)),
-    "qwen3moe_q4_k": Row("qwen3moe", Q.Q4_K, experts(hidden_size=256, num_attention_heads=8, head_dim=16, num_experts=4, num_hidden_layers=1), **NEAR_TIES),
-    "mixtral_q8_0": Row("mixtral", Q.Q8_0, experts(num_local_experts=5), **NEAR_TIES),
-    "gpt_oss_gguf_mxfp4": Row("gpt_oss", Q.Q8_0, experts(), experts=Q.MXFP4, **NEAR_TIES),
-    "qwen2moe_iq4_nl": Row("qwen2moe", Q.IQ4_NL, experts(shared_expert_intermediate_size=160), **NEAR_TIES),
-    "granitemoe_shared_q8_0": Row("granitemoe_shared", Q.Q8_0, experts(shared_intermediate_size=160), **NEAR_TIES),
-    "glm4moe_iq4_nl": Row("glm4moe", Q.IQ4_NL, experts(intermediate_size=160, n_shared_experts=1), **NEAR_TIES),
-    "ernie4_5_moe_q8_0": Row("ernie4_5_moe", Q.Q8_0, experts(intermediate_size=160), **NEAR_TIES),
-    "minimax_m2_iq4_nl": Row("minimax_m2", Q.IQ4_NL, experts(), **NEAR_TIES),
 }  # fmt: skip
 
 

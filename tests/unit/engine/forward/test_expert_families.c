@@ -31,11 +31,11 @@ static const struct family {
     {"qwen2moe_dense", false, false},   {"granitemoe", true, false},
     {"granitemoe_shared", true, false}, {"glm4moe", true, false},
     {"ernie4_5_moe", true, false},      {"ernie4_5_moe_end", false, false},
-    {"minimax_m2", true, false},        {"qwen3moe_wide", true, true},
-    {"mixtral_wide", true, true},       {"gpt_oss_wide", true, true},
-    {"qwen2moe_wide", true, true},      {"granitemoe_wide", true, true},
-    {"glm4moe_wide", true, true},       {"ernie4_5_moe_wide", true, true},
-    {"minimax_m2_wide", true, true},
+    {"minimax_m2", true, false},        {"qwen3moe_wide", false, true},
+    {"mixtral_wide", false, true},      {"gpt_oss_wide", false, true},
+    {"qwen2moe_wide", false, true},     {"granitemoe_wide", false, true},
+    {"glm4moe_wide", false, true},      {"ernie4_5_moe_wide", false, true},
+    {"minimax_m2_wide", false, true},
 };
 
 static const struct variant {
