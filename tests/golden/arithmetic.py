@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import torch
 
-from gguf_model import Model, sample_path
+from torch_models.gguf_model import Model, sample_path
 
 HERE = pathlib.Path(__file__).parent
 CHUNK = 512

@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import torch
 
-import hf_llama
-from gguf_model import Model, sample_path
+from torch_models import hf_llama
+from torch_models.gguf_model import Model, sample_path
 
 HERE = pathlib.Path(__file__).parent
 TOP = 64

@@ -13,8 +13,8 @@ import torch
 from gguf import GGMLQuantizationType as Q
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-import hf_llama
-from gguf_model import Model
+from torch_models import hf_llama
+from torch_models.gguf_model import Model
 
 HERE = pathlib.Path(__file__).parent
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"]

@@ -9,8 +9,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Q
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-import hf_gpt
-from gguf_model import Model
+from torch_models import hf_gpt
+from torch_models.gguf_model import Model
 from make_tiny import HERE, VOCAB, write_logits
 
 GPT2_SPECIALS = ["<|endoftext|>"]

@@ -8,7 +8,7 @@ import struct
 import sys
 import pathlib
 
-from gguf_model import Model, sample_path
+from torch_models.gguf_model import Model, sample_path
 
 HERE = pathlib.Path(__file__).parent
 

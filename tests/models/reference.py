@@ -16,8 +16,8 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "golden"))
-import hf_llama  # noqa: E402
-from gguf_model import Model  # noqa: E402
+from torch_models import hf_llama  # noqa: E402
+from torch_models.gguf_model import Model  # noqa: E402
 
 
 def load(path):

@@ -2,20 +2,20 @@
 # Decodes one sequence of a model in every format, with Sluice and llama.cpp in turn. Prints medians of tokens a second,
 # smallest and largest, and the ratio of the two programs.
 #
-# usage: tests/bench/formats.sh BIN_DIR LLAMA_BENCH [FORMAT...]
+# usage: tests/bench/peers/formats.sh BIN_DIR LLAMA_BENCH [FORMAT...]
 #
 # LLAMA_BENCH: as tests/bench/peers.sh --install builds it, below ~/.cache/sluice/peers/llama.cpp-*/build-*/bin
 #
 # environment: SHAPE (1.1b), THREADS (2), TOKENS (40), RUNS (5)
 #
-# example: RUNS=3 tests/bench/formats.sh build/release/bin ~/.cache/sluice/peers/llama.cpp-*/build-*/bin/llama-bench Q6_K Q2_K
+# example: RUNS=3 tests/bench/peers/formats.sh build/release/bin ~/.cache/sluice/peers/llama.cpp-*/build-*/bin/llama-bench Q6_K Q2_K
 set -euo pipefail
-usage="usage: tests/bench/formats.sh BIN_DIR LLAMA_BENCH [FORMAT...]"
+usage="usage: tests/bench/peers/formats.sh BIN_DIR LLAMA_BENCH [FORMAT...]"
 bin=$(cd "${1:?$usage}" && pwd)
 llama=$(realpath "${2:?$usage}")
 shift 2
 shape=${SHAPE:-1.1b} threads=${THREADS:-2} tokens=${TOKENS:-40} runs=${RUNS:-5}
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 formats=("$@")
 [ $# -gt 0 ] || formats=(Q4_0 Q4_1 Q4_K_M Q5_0 Q5_1 Q5_K Q6_K Q3_K Q2_K Q8_0 F16 BF16 F32)
 [ -x "$llama" ] || { echo "formats.sh: $llama cannot be run: tests/bench/peers.sh --install builds it" >&2; exit 1; }

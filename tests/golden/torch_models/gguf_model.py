@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 CONTROL, USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
 
