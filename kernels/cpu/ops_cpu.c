@@ -155,10 +155,10 @@ static void add_rows(void *arg, uint32_t index, uint32_t n_threads)
     const struct rows_job *job = arg;
     uint32_t end;
     for (uint32_t r = share_rows(job, index, n_threads, &end); r < end; r++) {
-        if (job->factor != 1.0f)
-            job->inner->scale(tensor_row_f32(job->x, r), job->y->n_cols, job->factor, 0.0f);
-        job->inner->add(tensor_row_f32(job->y, r),
-                        job->x != NULL ? tensor_row_f32(job->x, r) : job->b, job->y->n_cols);
+        float *x = job->x != NULL ? tensor_row_f32(job->x, r) : NULL;
+        if (x != NULL && job->factor != 1.0f)
+            job->inner->scale(x, job->y->n_cols, job->factor, 0.0f);
+        job->inner->add(tensor_row_f32(job->y, r), x != NULL ? x : job->b, job->y->n_cols);
     }
 }
 

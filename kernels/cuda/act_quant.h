@@ -1,7 +1,7 @@
 /* act_quant.h: arguments of two kernels in act_quant.cu. They convert a row to integer activations,
  * and read an embedding's row from a quantized weight. Plain data, shared by host and kernels. */
 /* Limits that tests/lint/ptxas.sh checks:
- *    ptxas: act_quant.cu rows registers 64 shared 8192 stack 64
+ *    ptxas: act_quant.cu rows registers 80 shared 8192 stack 64
  */
 #pragma once
 

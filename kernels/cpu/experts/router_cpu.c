@@ -22,6 +22,7 @@ static void take_worse_groups(const struct router_params *p, const float *keys, 
     for (uint32_t g = 0; g < p->n_groups; g++) {
         float best[2] = {ROUTER_LOWEST, ROUTER_LOWEST};
         for (uint32_t i = 0; i < size; i++)
+            /* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): there is a key per expert */
             router_add_to_group(keys[g * size + i], best);
         group_keys[g] = router_key(router_group_key(best, size, p->group_score), 0.0f);
     }
