@@ -91,9 +91,7 @@ static struct checkpoint *quantized(void)
     struct tiny_spec spec = tiny_spec_default();
     spec.matrix_type = GGML_Q4_1;
     spec.biases = true;
-    spec.vocab = 20000;
-        /* the sanitizers read files of their own, some 100 KB */ /* several chunks of the embedding
-                                                                   */
+    spec.vocab = 5000; /* several chunks of the embedding */
     return tiny_open(&spec);
 }
 
@@ -164,7 +162,7 @@ static struct checkpoint *untied(void)
 {
     struct tiny_spec spec = tiny_spec_default();
     spec.matrix_type = GGML_Q4_1;
-    spec.vocab = 5000;
+    spec.vocab = 30000; /* the sanitizers read up to 400 KB of their own */
     spec.untied = true;
     return tiny_open(&spec);
 }
@@ -183,7 +181,7 @@ static void test_load_of_several_ranks_reads_common_rows_once(void **state)
             n_file += checkpoint_tensor_at(l.ckpt, i)->n_bytes;
         assert_int_equal(load(&l, 2, &err), 0);
         uint64_t n = bytes_read() - before;
-        if (n < n_file || n > n_file + n_file / 10)
+        if (n < n_file || n > n_file + n_file / 4)
             fail_msg("%u ranks read %llu bytes of a file of %llu", tp, (unsigned long long)n,
                      (unsigned long long)n_file);
         close_loaded(&l);
