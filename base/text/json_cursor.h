@@ -1,6 +1,6 @@
 /* json_cursor.h: reads a JSON text (RFC 8259) of a model from start to end, value by value. The
- * cursor builds no tree, so a hostile text cannot make it allocate more than its length. Every
- * value's offset is known. A cursor belongs to a single thread.
+ * cursor builds no tree, so a hostile text cannot make a pass over it allocate more than its
+ * length. Every value's offset is known. A cursor belongs to a single thread.
  *
  * All errors are INVALID_ARGUMENT, reason MODEL_FILE_INVALID, with the text
  * "<file>: offset N: <scope>: <rule>; <remedy>". Callers detect duplicate keys. */
