@@ -1,9 +1,12 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "proto/http/http_private.h"
+#include "proto/http/http_tls.h"
 
 static const char plain_text[] = "text/plain; charset=utf-8";
 
@@ -172,6 +175,17 @@ static void reply_allow(struct http_connection *connection, unsigned status, uns
     put_reply(connection, &reply);
 }
 
+static void write_peer(const struct http_peer *peer, char out[HTTP_PEER_BYTES])
+{
+    char address[INET6_ADDRSTRLEN] = "";
+    int family = peer->n_bytes == sizeof(struct in_addr) ? AF_INET : AF_INET6;
+    if (peer->n_bytes == 0 || !inet_ntop(family, peer->bytes, address, sizeof(address)))
+        snprintf(out, HTTP_PEER_BYTES, "unix");
+    else
+        snprintf(out, HTTP_PEER_BYTES, family == AF_INET ? "%s:%u" : "[%s]:%u", address,
+                 (unsigned)peer->port);
+}
+
 static bool refuse_body(struct http_connection *connection, const struct http_head *head)
 {
     const struct http_server_config *config = &connection->loop->server->config;
@@ -196,6 +210,7 @@ bool http_answer_head(struct http_connection *connection)
     unsigned allowed;
     const struct http_route *route = find_route(config, head, &allowed);
     exchange->request->is_tls = connection->ssl != NULL;
+    write_peer(&connection->peer, exchange->request->peer);
     if (config->admit && config->admit(config->arg, exchange)) {
         connection->closes |= head->is_chunked || head->n_body; /* the body is never read */
         return true;
@@ -277,6 +292,17 @@ void http_exchange_set_events(struct http_exchange *exchange,
 {
     exchange->events = events;
     exchange->arg = arg;
+}
+
+void http_exchange_set_caller(struct http_exchange *exchange, const char *caller)
+{
+    snprintf(exchange->request->caller, sizeof(exchange->request->caller), "%s", caller);
+}
+
+int http_exchange_certificate_name(const struct http_exchange *exchange, char *out_name,
+                                   size_t n_out)
+{
+    return http_tls_peer_name(exchange->connection->ssl, out_name, n_out);
 }
 
 void http_exchange_add_header(struct http_exchange *exchange, const char *line)

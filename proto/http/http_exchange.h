@@ -16,7 +16,7 @@
 struct http_exchange;
 struct http_out;
 
-enum { HTTP_MAX_SEGMENTS = 4, HTTP_PEER_BYTES = 64 };
+enum { HTTP_MAX_SEGMENTS = 4, HTTP_PEER_BYTES = 64, HTTP_CALLER_BYTES = 129 };
 
 /* The request; valid until the handler returns. */
 struct http_request {
@@ -25,8 +25,9 @@ struct http_request {
     size_t n_body;
     /* The parts of the path that the route's "{}" stand for; NUL-terminated, escapes kept. */
     const char *segments[HTTP_MAX_SEGMENTS];
-    const char *peer; /* "127.0.0.1:51234", "[::1]:51234" or "unix" */
+    char peer[HTTP_PEER_BYTES]; /* "127.0.0.1:51234", "[::1]:51234" or "unix" */
     bool is_tls;
+    char caller[HTTP_CALLER_BYTES]; /* from http_exchange_set_caller; empty at first */
 };
 
 /* A whole answer. A body that failed to grow becomes status 500. */
@@ -55,6 +56,13 @@ void http_exchange_set_events(struct http_exchange *exchange,
                               const struct http_exchange_events *events, void *arg);
 /* In the handler or the admit hook: adds a line "Name: value" to the head of the answer. */
 void http_exchange_add_header(struct http_exchange *exchange, const char *line);
+/* In the admit hook: keeps the caller's identity for the handler. */
+void http_exchange_set_caller(struct http_exchange *exchange, const char *caller);
+/* In the admit hook or the handler: copies the name in the client's verified certificate: its first
+ * URI, else its first DNS name, else its common name. NOT_FOUND without a certificate;
+ * INVALID_ARGUMENT if the name is longer than n_out - 1, or not printable ASCII without spaces. */
+int http_exchange_certificate_name(const struct http_exchange *exchange, char *out_name,
+                                   size_t n_out);
 /* In the handler: the whole answer. Takes the reply's body. */
 void http_exchange_reply(struct http_exchange *exchange, struct http_reply *reply);
 

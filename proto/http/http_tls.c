@@ -2,9 +2,11 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 
 #include "base/error.h"
 #include "proto/rpc/core/tls.h"
@@ -90,4 +92,50 @@ SSL *http_tls_accept(struct http_tls *tls, int fd)
     if (ssl)
         SSL_set_accept_state(ssl);
     return ssl;
+}
+
+/* Returns the first alternative name of a kind (GEN_URI, GEN_DNS), or NULL. */
+static const ASN1_STRING *find_name(const GENERAL_NAMES *names, int kind)
+{
+    for (int i = 0; names && i < sk_GENERAL_NAME_num(names); i++) {
+        const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
+        if (name->type == kind)
+            return kind == GEN_URI ? name->d.uniformResourceIdentifier : name->d.dNSName;
+    }
+    return NULL;
+}
+
+static int copy_name(const ASN1_STRING *name, char *out_name, size_t n_out)
+{
+    size_t n = (size_t)ASN1_STRING_length(name);
+    const unsigned char *bytes = ASN1_STRING_get0_data(name);
+    if (n == 0 || n >= n_out)
+        return STATUS_INVALID_ARGUMENT;
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] <= ' ' || bytes[i] > '~')
+            return STATUS_INVALID_ARGUMENT;
+    memcpy(out_name, bytes, n);
+    out_name[n] = '\0';
+    return 0;
+}
+
+int http_tls_peer_name(const SSL *ssl, char *out_name, size_t n_out)
+{
+    X509 *cert = ssl ? SSL_get1_peer_certificate(ssl) : NULL;
+    if (!cert || SSL_get_verify_result(ssl) != X509_V_OK) {
+        X509_free(cert);
+        return STATUS_NOT_FOUND;
+    }
+    GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
+    const ASN1_STRING *found = find_name(names, GEN_URI);
+    if (!found)
+        found = find_name(names, GEN_DNS);
+    X509_NAME *subject = X509_get_subject_name(cert);
+    int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+    if (!found && at >= 0)
+        found = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
+    int rc = found ? copy_name(found, out_name, n_out) : STATUS_NOT_FOUND;
+    GENERAL_NAMES_free(names);
+    X509_free(cert);
+    return rc;
 }

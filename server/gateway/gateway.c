@@ -19,6 +19,7 @@
 #include "server/gateway/dispatch/reattach.h"
 #include "server/gateway/front/generate_stream.h"
 #include "server/gateway/front/service.h"
+#include "server/gateway/http/http_front.h"
 #include "server/gateway/metrics.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
@@ -190,6 +191,33 @@ static int make_server(struct gateway *gateway, struct error *err)
     return rpc_server_create(&config, &gateway->server, err);
 }
 
+static int start_http(struct gateway *gateway, struct error *err)
+{
+    const struct gateway_config *c = &gateway->config;
+    struct http_front_config config = {.listen = c->http_listen,
+                                       .origins = c->http_origins ? c->http_origins : "",
+                                       .access = gateway->access,
+                                       .limits = &c->limits,
+                                       .counters = &gateway->counters,
+                                       .share = c->share};
+    config.pages = gateway_metrics_pages(gateway->metrics, &config.n_pages);
+    return c->http_listen && c->http_listen[0] ? http_front_create(&config, &gateway->http, err)
+                                               : 0;
+}
+
+/* Ends HTTP: answers that run have until end_ns. */
+static void drain_http(struct gateway *gateway, int64_t end_ns)
+{
+    enum { LOOK_MS = 10 };
+    if (!gateway->http)
+        return;
+    http_front_drain(gateway->http);
+    while (http_front_n_live(gateway->http) && clock_now_ns() < end_ns)
+        poll(NULL, 0, LOOK_MS);
+    http_front_destroy(gateway->http);
+    gateway->http = NULL;
+}
+
 static int start_listening(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
@@ -202,7 +230,7 @@ static int start_listening(struct gateway *gateway, struct error *err)
         rc = gateway_metrics_listen(gateway->metrics, err);
     if (!rc && c->listen_unix[0])
         rc = rpc_server_listen_unix(gateway->server, c->listen_unix, err);
-    return rc;
+    return rc ? rc : start_http(gateway, err);
 }
 
 static void load_routes(struct gateway *gateway)
@@ -366,13 +394,17 @@ static void leave(struct gateway *gateway)
 
 void gateway_drain(struct gateway *gateway, uint32_t grace_ms)
 {
+    int64_t end_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
     leave(gateway);
     rpc_server_shutdown(gateway->server, grace_ms);
+    drain_http(gateway, end_ns);
 }
 
 void gateway_hand_over(struct gateway *gateway)
 {
     gateway_metrics_close(gateway->metrics);
+    if (gateway->http)
+        http_front_drain(gateway->http);
     rpc_server_hand_over(gateway->server);
 }
 
@@ -409,6 +441,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     leave(gateway);
     if (gateway->server)
         rpc_server_shutdown(gateway->server, grace_ms);
+    drain_http(gateway, 0);
     reattach_end(&gateway->relays);
     gateway_metrics_close(gateway->metrics);
     route_watch_stop(gateway->dispatch.watch);

@@ -34,6 +34,8 @@ struct route_watch;
 struct gateway_config {
     const char *listen;         /* "127.0.0.1:8001"; empty: no TCP */
     const char *listen_unix;    /* path or empty */
+    const char *http_listen;    /* see http_front.h; empty or NULL: no HTTP */
+    const char *http_origins;   /* NULL: none */
     const char *manager_socket; /* empty: routes come from routes_file only */
     const char *routes_file;    /* last known routes, rewritten on each change; empty: no file */
     struct access_config access;
@@ -52,6 +54,7 @@ struct gateway_config {
 };
 
 struct gateway_metrics;
+struct http_front;
 
 struct gateway {
     struct gateway_config config; /* strings borrowed from the caller of gateway_create */
@@ -62,6 +65,7 @@ struct gateway {
     struct rpc_service table; /* the table of handlers */
     _Atomic uint16_t port;    /* atomic: the route watch reads it before a successor listens */
     struct gateway_metrics *metrics;
+    struct http_front *http;     /* NULL: not served */
     pthread_mutex_t health_lock; /* keeps the order of health updates; outermost */
     struct counters counters;
     struct awake_clock clock; /* advanced by the ticker */

@@ -384,6 +384,12 @@ int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err)
     return error_reason_of(err, &cause);
 }
 
+const struct http_route *gateway_metrics_pages(struct gateway_metrics *metrics, size_t *out_n)
+{
+    *out_n = sizeof(metrics->routes) / sizeof(metrics->routes[0]);
+    return metrics->routes;
+}
+
 void gateway_metrics_close(struct gateway_metrics *metrics)
 {
     if (!metrics)

@@ -2,6 +2,7 @@
  * it. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "sluice/manager/v1/routing.pb-c.h"
@@ -9,6 +10,7 @@
 struct error;
 struct gateway;
 struct gateway_metrics;
+struct http_route;
 struct meters;
 
 /* `gateway` outlives the metrics; its config has the address (empty: not served) and the
@@ -17,6 +19,8 @@ int gateway_metrics_create(struct gateway *gateway, struct gateway_metrics **out
                            struct error *err);
 /* Serve only while all parts of the gateway exist, because scrapes read them. */
 int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err);
+/* Returns the routes of /metrics and /healthz, for other listeners. */
+const struct http_route *gateway_metrics_pages(struct gateway_metrics *metrics, size_t *out_n);
 void gateway_metrics_close(struct gateway_metrics *metrics);
 void gateway_metrics_destroy(struct gateway_metrics *metrics); /* NULL is accepted */
 

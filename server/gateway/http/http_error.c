@@ -1,0 +1,99 @@
+#include "server/gateway/http/http_error.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+#include "base/text/json_write.h"
+#include "proto/http/http_exchange.h"
+
+enum { MS_PER_S = 1000 };
+
+/* A row for each status that an RPC can end with. */
+struct error_row {
+    int status;
+    unsigned http;
+    const char *type;
+};
+
+static const struct error_row rows[] = {
+    {STATUS_INVALID_ARGUMENT, 400, "invalid_request_error"},
+    {STATUS_OUT_OF_RANGE, 400, "invalid_request_error"},
+    {STATUS_FAILED_PRECONDITION, 400, "invalid_request_error"},
+    {STATUS_ALREADY_EXISTS, 400, "invalid_request_error"},
+    {STATUS_UNIMPLEMENTED, 400, "invalid_request_error"},
+    {STATUS_UNAUTHENTICATED, 401, "authentication_error"},
+    {STATUS_PERMISSION_DENIED, 403, "permission_error"},
+    {STATUS_NOT_FOUND, 404, "invalid_request_error"},
+    {STATUS_RESOURCE_EXHAUSTED, 429, "rate_limit_error"},
+    {STATUS_UNAVAILABLE, 503, "server_error"},
+    {STATUS_ABORTED, 503, "server_error"},
+    {STATUS_DEADLINE_EXCEEDED, 504, "server_error"},
+};
+
+static const struct error_row other = {STATUS_INTERNAL, 500, "server_error"};
+
+static const struct error_row *find_row(int status)
+{
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].status == status)
+            return &rows[i];
+    return &other;
+}
+
+unsigned http_error_status(const struct error *err)
+{
+    return find_row(err->status)->http;
+}
+
+/* Writes the reason in lower case, or null. */
+static void write_code(struct strbuf *out, const char *reason)
+{
+    if (!reason[0]) {
+        strbuf_add_str(out, "null");
+        return;
+    }
+    strbuf_add_char(out, '"');
+    for (const char *p = reason; *p; p++)
+        strbuf_add_char(out, (char)tolower((unsigned char)*p));
+    strbuf_add_char(out, '"');
+}
+
+static void write_body(struct strbuf *out, const char *message, const char *type, const char *field,
+                       const char *reason)
+{
+    strbuf_add_str(out, "{\"error\":{\"message\":");
+    json_write_text(out, message, strlen(message));
+    strbuf_printf(out, ",\"type\":\"%s\",\"param\":", type);
+    if (field[0])
+        json_write_text(out, field, strlen(field));
+    else
+        strbuf_add_str(out, "null");
+    strbuf_add_str(out, ",\"code\":");
+    write_code(out, reason);
+    strbuf_add_str(out, "}}");
+}
+
+void http_error_reply(const struct error *err, char *out_headers, struct http_reply *reply)
+{
+    const struct error_row *row = find_row(err->status);
+    out_headers[0] = '\0';
+    if (err->retry_after_ms)
+        snprintf(out_headers, HTTP_ERROR_HEADER_BYTES, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n",
+                 (err->retry_after_ms + MS_PER_S - 1) / MS_PER_S, err->retry_after_ms);
+    if (row->http == 401)
+        snprintf(out_headers, HTTP_ERROR_HEADER_BYTES, "WWW-Authenticate: Bearer\r\n");
+    reply->status = row->http;
+    reply->content_type = "application/json";
+    reply->headers = out_headers;
+    write_body(&reply->body, err->message, row->type, err->field, error_reason_name(err));
+}
+
+void http_error_refuse(unsigned status, const char *why, struct http_reply *reply)
+{
+    reply->status = status;
+    reply->content_type = "application/json";
+    write_body(&reply->body, why, status < 500 ? "invalid_request_error" : "server_error", "", "");
+}
