@@ -197,6 +197,7 @@ static int start_http(struct gateway *gateway, struct error *err)
     struct http_front_config config = {.listen = c->http_listen,
                                        .origins = c->http_origins ? c->http_origins : "",
                                        .access = gateway->access,
+                                       .dispatch = &gateway->dispatch,
                                        .limits = &c->limits,
                                        .counters = &gateway->counters,
                                        .share = c->share};

@@ -13,6 +13,7 @@
 #include "server/gateway/base/counters.h"
 #include "server/gateway/base/limits.h"
 #include "server/gateway/http/http_error.h"
+#include "server/gateway/http/openai_exchange.h"
 
 enum { MAX_ADDRESS = 256, MAX_REQUEST_ID = 128, MAX_LINE = 512 };
 
@@ -26,6 +27,7 @@ struct listener {
 
 struct http_front {
     struct http_front_config config;
+    struct openai_context openai;
     struct http_route *routes;
     size_t n_routes, n_listeners;
     struct listener listeners[HTTP_FRONT_MAX_LISTENERS];
@@ -212,17 +214,33 @@ static void on_limit(void *arg, enum http_limit limit)
 
 /* --- life --- */
 
+static void add_routes(struct http_front *front, const struct http_route *routes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        front->routes[front->n_routes++] = routes[i];
+}
+
 static int make_routes(struct http_front *front, struct error *err)
 {
     const struct http_front_config *config = &front->config;
-    front->routes = calloc(N_OWN_PAGES + config->n_pages, sizeof(*front->routes));
+    const struct http_route openai[] = {
+        {.path = "/v1/chat/completions",
+         .handle = openai_exchange_chat,
+         .arg = &front->openai,
+         .methods = HTTP_POST},
+        {.path = "/v1/completions",
+         .handle = openai_exchange_completions,
+         .arg = &front->openai,
+         .methods = HTTP_POST},
+    };
+    size_t n_openai = sizeof(openai) / sizeof(openai[0]);
+    front->openai = (struct openai_context){config->dispatch, config->is_strict};
+    front->routes = calloc(N_OWN_PAGES + config->n_pages + n_openai, sizeof(*front->routes));
     if (!front->routes)
         return error_no_memory(err);
-    memcpy(front->routes, own_pages, sizeof(own_pages));
-    if (config->n_pages)
-        memcpy(front->routes + N_OWN_PAGES, config->pages,
-               config->n_pages * sizeof(*front->routes));
-    front->n_routes = N_OWN_PAGES + config->n_pages;
+    add_routes(front, own_pages, N_OWN_PAGES);
+    add_routes(front, config->pages, config->n_pages);
+    add_routes(front, openai, n_openai);
     return 0;
 }
 

@@ -14,6 +14,7 @@
 
 struct access;
 struct counters;
+struct dispatch;
 struct error;
 struct gateway_limits;
 struct http_front;
@@ -24,6 +25,8 @@ struct http_front_config {
     const char *listen;  /* addresses between commas; see http_server.h */
     const char *origins; /* further origins of web pages, between commas; "*": all */
     struct access *access;
+    struct dispatch *dispatch;
+    bool is_strict; /* unknown fields of a body are refused */
     const struct gateway_limits *limits;
     struct counters *counters;
     const struct http_route *pages; /* of /metrics; borrowed */
