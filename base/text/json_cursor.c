@@ -20,6 +20,9 @@ int(json_cursor_bad)(const struct json_cursor *cursor, size_t at, struct error *
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    if (!cursor->file)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "the body is not the JSON that is expected: offset %zu: %s", at, text);
     error_set(err, STATUS_INVALID_ARGUMENT,
               "%s: offset %" PRIu64 ": %s%s%s; get another copy of the file", cursor->file,
               cursor->file_offset + at, cursor->scope, cursor->scope[0] ? ": " : "", text);
@@ -28,7 +31,8 @@ int(json_cursor_bad)(const struct json_cursor *cursor, size_t at, struct error *
 
 int(json_cursor_out_of_memory)(const struct json_cursor *cursor, struct error *err)
 {
-    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory", cursor->file);
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%s: out of memory",
+                     cursor->file ? cursor->file : "body");
 }
 
 int json_cursor_init(struct json_cursor *cursor, const char *text, size_t n_bytes, const char *file,

@@ -3,7 +3,8 @@
  * length. Every value's offset is known. A cursor belongs to a single thread.
  *
  * All errors are INVALID_ARGUMENT, reason MODEL_FILE_INVALID, with the text
- * "<file>: offset N: <scope>: <rule>; <remedy>". Callers detect duplicate keys. */
+ * "<file>: offset N: <scope>: <rule>; <remedy>". Without a file the text is the body of a request,
+ * and the errors have no reason and no remedy. Callers detect duplicate keys. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,7 +38,7 @@ struct json_number {
 struct json_cursor {
     const char *text; /* borrowed */
     size_t n_bytes, at;
-    const char *file;     /* for messages; borrowed */
+    const char *file;     /* for messages; borrowed; NULL: the body of a request */
     uint64_t file_offset; /* offset of the text in the file */
     bool allows_nan;      /* accepts NaN, Infinity and -Infinity, as Python's writer spells them */
     bool is_fresh;        /* the last token opened an object or an array */

@@ -334,6 +334,11 @@ void http_exchange_release(struct http_exchange *exchange)
     free(exchange);
 }
 
+void http_exchange_wake_after(struct http_exchange *exchange, uint32_t ms)
+{
+    exchange->wake_ms = ms;
+}
+
 void http_exchange_kick(struct http_exchange *exchange)
 {
     struct http_loop *loop = exchange->loop;

@@ -470,8 +470,23 @@ static bool is_late(const struct http_connection *connection, int64_t now_ns)
     }
 }
 
+/* True if the answer asked for a call of `next` by now. */
+static bool is_silent(const struct http_connection *connection, int64_t now_ns)
+{
+    const struct http_exchange *exchange = connection->exchange;
+    return connection->phase == HTTP_ANSWERING && exchange->wake_ms && exchange->events &&
+           !is_sending(connection) &&
+           now_ns - connection->since_ns >= (int64_t)exchange->wake_ms * NS_PER_MS;
+}
+
 void http_connection_sweep(struct http_connection *connection, int64_t now_ns)
 {
+    if (is_silent(connection, now_ns)) {
+        connection->since_ns = now_ns;
+        progress(connection);
+        settle(connection);
+        return;
+    }
     if (!is_late(connection, now_ns))
         return;
     bool in_request = connection->phase == HTTP_IN_BODY || connection->phase == HTTP_IN_HEAD;

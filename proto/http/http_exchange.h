@@ -70,6 +70,9 @@ void http_exchange_retain(struct http_exchange *exchange);
 void http_exchange_release(struct http_exchange *exchange); /* NULL is accepted */
 /* Calls `next` soon, unless a part is on its way. */
 void http_exchange_kick(struct http_exchange *exchange);
+/* In the handler: also calls `next` whenever the client got nothing for this long, to
+ * a quarter of a second, for comments that keep a connection alive. */
+void http_exchange_wake_after(struct http_exchange *exchange, uint32_t ms);
 /* Cuts the answer off: the client sees a broken answer. on_gone and on_done follow. */
 void http_exchange_abort(struct http_exchange *exchange);
 /* In `next` only. A stream begins with http_out_begin(), which sends status and headers. Each put

@@ -34,6 +34,7 @@ struct http_exchange {
     bool has_begun, is_over; /* the status, and the last byte, are in the output */
     bool is_chunked;
     atomic_bool aborted;
+    uint32_t wake_ms;      /* see http_exchange_wake_after; 0: never */
     struct strbuf headers; /* added by http_exchange_add_header */
 };
 

@@ -194,16 +194,20 @@ static int make_server(struct gateway *gateway, struct error *err)
 static int start_http(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
+    struct http_surfaces_config surfaces = {.dispatch = &gateway->dispatch};
     struct http_front_config config = {.listen = c->http_listen,
                                        .origins = c->http_origins ? c->http_origins : "",
                                        .access = gateway->access,
-                                       .dispatch = &gateway->dispatch,
                                        .limits = &c->limits,
                                        .counters = &gateway->counters,
                                        .share = c->share};
-    config.pages = gateway_metrics_pages(gateway->metrics, &config.n_pages);
-    return c->http_listen && c->http_listen[0] ? http_front_create(&config, &gateway->http, err)
-                                               : 0;
+    if (!c->http_listen || !c->http_listen[0])
+        return 0;
+    surfaces.pages = gateway_metrics_pages(gateway->metrics, &surfaces.n_pages);
+    int rc = http_surfaces_init(&gateway->surfaces, &surfaces, err);
+    config.routes = gateway->surfaces.routes;
+    config.n_routes = gateway->surfaces.n_routes;
+    return rc ? rc : http_front_create(&config, &gateway->http, err);
 }
 
 /* Ends HTTP: answers that run have until end_ns. */
@@ -456,6 +460,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     replicas_fini(&gateway->replicas);
     route_watch_destroy(gateway->dispatch.watch);
     rpc_server_destroy(gateway->server);
+    http_surfaces_fini(&gateway->surfaces);
     gateway_metrics_destroy(gateway->metrics);
     access_destroy(gateway->access);
     registry_fini(&gateway->relays.registry);

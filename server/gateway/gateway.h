@@ -24,6 +24,7 @@
 #include "server/gateway/base/wake.h"
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/front/service.h"
+#include "server/gateway/http_surfaces.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
 #include "server/gateway/replicas/replicas.h"
@@ -65,8 +66,9 @@ struct gateway {
     struct rpc_service table; /* the table of handlers */
     _Atomic uint16_t port;    /* atomic: the route watch reads it before a successor listens */
     struct gateway_metrics *metrics;
-    struct http_front *http;     /* NULL: not served */
-    pthread_mutex_t health_lock; /* keeps the order of health updates; outermost */
+    struct http_surfaces surfaces; /* routes of http */
+    struct http_front *http;       /* NULL: not served */
+    pthread_mutex_t health_lock;   /* keeps the order of health updates; outermost */
     struct counters counters;
     struct awake_clock clock; /* advanced by the ticker */
     struct wake wake;         /* wakes the ticker */

@@ -13,7 +13,6 @@
 #include "server/gateway/base/counters.h"
 #include "server/gateway/base/limits.h"
 #include "server/gateway/http/http_error.h"
-#include "server/gateway/http/openai_exchange.h"
 
 enum { MAX_ADDRESS = 256, MAX_REQUEST_ID = 128, MAX_LINE = 512 };
 
@@ -27,7 +26,6 @@ struct listener {
 
 struct http_front {
     struct http_front_config config;
-    struct openai_context openai;
     struct http_route *routes;
     size_t n_routes, n_listeners;
     struct listener listeners[HTTP_FRONT_MAX_LISTENERS];
@@ -223,24 +221,11 @@ static void add_routes(struct http_front *front, const struct http_route *routes
 static int make_routes(struct http_front *front, struct error *err)
 {
     const struct http_front_config *config = &front->config;
-    const struct http_route openai[] = {
-        {.path = "/v1/chat/completions",
-         .handle = openai_exchange_chat,
-         .arg = &front->openai,
-         .methods = HTTP_POST},
-        {.path = "/v1/completions",
-         .handle = openai_exchange_completions,
-         .arg = &front->openai,
-         .methods = HTTP_POST},
-    };
-    size_t n_openai = sizeof(openai) / sizeof(openai[0]);
-    front->openai = (struct openai_context){config->dispatch, config->is_strict};
-    front->routes = calloc(N_OWN_PAGES + config->n_pages + n_openai, sizeof(*front->routes));
+    front->routes = calloc(N_OWN_PAGES + config->n_routes, sizeof(*front->routes));
     if (!front->routes)
         return error_no_memory(err);
     add_routes(front, own_pages, N_OWN_PAGES);
-    add_routes(front, config->pages, config->n_pages);
-    add_routes(front, openai, n_openai);
+    add_routes(front, config->routes, config->n_routes);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* http_front.h: the HTTP side of sluice-server: its listeners, who may use them, and the pages for
- * probes. The paths of the APIs are in files of their own in this folder. HTTP is a translator: no
- * path has a function that gRPC lacks.
+ * probes. The paths of the APIs come from the rooms above. HTTP is a translator: no path has a
+ * function that gRPC lacks.
  *
  * Open to all callers: /health, /ping, /version, /metrics and the preflight of CORS. All other
  * paths need what an RPC needs (access.h): an API key as Authorization or x-api-key, or a client
@@ -14,7 +14,6 @@
 
 struct access;
 struct counters;
-struct dispatch;
 struct error;
 struct gateway_limits;
 struct http_front;
@@ -25,12 +24,10 @@ struct http_front_config {
     const char *listen;  /* addresses between commas; see http_server.h */
     const char *origins; /* further origins of web pages, between commas; "*": all */
     struct access *access;
-    struct dispatch *dispatch;
-    bool is_strict; /* unknown fields of a body are refused */
     const struct gateway_limits *limits;
     struct counters *counters;
-    const struct http_route *pages; /* of /metrics; borrowed */
-    size_t n_pages;
+    const struct http_route *routes; /* of /metrics and of the APIs */
+    size_t n_routes;
     enum rpc_share share;
 };
 

@@ -366,15 +366,26 @@ static void settle(struct relay *relay)
     relay->in_flight_bytes = relay->in_flight_tokens = 0;
 }
 
-enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *sink,
-                                  relay_put_fn *put, void *ctx)
+/* One frame, or all that are ready. Under the relay's lock. */
+static enum relay_delivery put_frames(struct relay *relay, bool all, relay_put_fn *put, void *ctx)
+{
+    enum relay_delivery result = RELAY_NOTHING, next;
+    do {
+        next = relay->whole ? put_whole(relay, put, ctx) : put_next(relay, put, ctx);
+        result = next == RELAY_NOTHING ? result : next;
+    } while (all && next == RELAY_PUT);
+    return result;
+}
+
+static enum relay_delivery deliver(struct relay *relay, const struct relay_sink *sink, bool all,
+                                   relay_put_fn *put, void *ctx)
 {
     enum relay_delivery delivery = RELAY_NOTHING;
     pthread_mutex_lock(&relay->lock);
     if (relay->sink == sink) {
         size_t before = relay->pending_bytes, n_before = relay_n_unsent(relay);
         settle(relay);
-        delivery = relay->whole ? put_whole(relay, put, ctx) : put_next(relay, put, ctx);
+        delivery = put_frames(relay, all, put, ctx);
         relay->in_flight_bytes = before - relay->pending_bytes;
         relay->in_flight_tokens = n_before - relay_n_unsent(relay);
         if (delivery != RELAY_NOTHING)
@@ -384,6 +395,18 @@ enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *
     }
     pthread_mutex_unlock(&relay->lock);
     return delivery;
+}
+
+enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *sink,
+                                  relay_put_fn *put, void *ctx)
+{
+    return deliver(relay, sink, false, put, ctx);
+}
+
+enum relay_delivery relay_deliver_all(struct relay *relay, const struct relay_sink *sink,
+                                      relay_put_fn *put, void *ctx)
+{
+    return deliver(relay, sink, true, put, ctx);
 }
 
 void relay_taken(struct relay *relay, const struct relay_sink *sink)

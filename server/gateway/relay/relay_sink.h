@@ -74,6 +74,9 @@ enum relay_delivery { RELAY_NOTHING, RELAY_PUT, RELAY_PUT_LAST };
 typedef void relay_put_fn(void *ctx, const struct relay_frame *frame);
 enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *sink,
                                   relay_put_fn *put, void *ctx);
+/* The same for all frames that are ready now: they are one message to the client. */
+enum relay_delivery relay_deliver_all(struct relay *relay, const struct relay_sink *sink,
+                                      relay_put_fn *put, void *ctx);
 /* Reports only that the last message was taken. */
 void relay_taken(struct relay *relay, const struct relay_sink *sink);
 /* Checks again if the sequence must pause for the bytes that wait at the sink's call. */

@@ -1,4 +1,4 @@
-#include "server/gateway/http/openai_request.h"
+#include "server/gateway/openai/openai_request.h"
 
 #include <stdint.h>
 #include <stdio.h>

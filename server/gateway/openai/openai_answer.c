@@ -1,4 +1,4 @@
-#include "server/gateway/http/openai_answer.h"
+#include "server/gateway/openai/openai_answer.h"
 
 #include <inttypes.h>
 #include <math.h>

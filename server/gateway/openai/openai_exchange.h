@@ -1,6 +1,8 @@
-/* openai_exchange.h: answers POST /v1/chat/completions and /v1/completions. Each prompt of a
- * request is a generation of its own (dispatch/generation.h), whose relay has a sink here. */
+/* openai_exchange.h: answers POST /v1/chat/completions and /v1/completions: OpenAI's table for
+ * http_generation.h. */
 #pragma once
+
+#include <stdbool.h>
 
 #include "proto/http/http_server.h"
 

@@ -1,0 +1,43 @@
+#include "server/gateway/http_surfaces.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* Appends routes to the table, which has room. */
+static void add(struct http_surfaces *surfaces, const struct http_route *routes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        surfaces->routes[surfaces->n_routes++] = routes[i];
+}
+
+int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surfaces_config *config,
+                       struct error *err)
+{
+    const struct http_route openai[] = {
+        {.path = "/v1/chat/completions",
+         .handle = openai_exchange_chat,
+         .arg = &surfaces->openai,
+         .methods = HTTP_POST},
+        {.path = "/v1/completions",
+         .handle = openai_exchange_completions,
+         .arg = &surfaces->openai,
+         .methods = HTTP_POST},
+    };
+    size_t n_openai = sizeof(openai) / sizeof(openai[0]);
+    *surfaces = (struct http_surfaces){
+        .openai = {.dispatch = config->dispatch, .is_strict = config->is_strict}};
+    surfaces->routes = calloc(config->n_pages + n_openai, sizeof(*surfaces->routes));
+    if (!surfaces->routes)
+        return error_no_memory(err);
+    add(surfaces, config->pages, config->n_pages);
+    add(surfaces, openai, n_openai);
+    return 0;
+}
+
+void http_surfaces_fini(struct http_surfaces *surfaces)
+{
+    free(surfaces->routes);
+    *surfaces = (struct http_surfaces){0};
+}
