@@ -26,6 +26,7 @@ static void add_load(struct builder *b, const route *r, Sluice__V1__ServedVersio
     struct replicas *replicas = b->dispatch->replicas;
     out->n_replicas = (uint32_t)r->n_replicas;
     out->numerics_ids = arena_calloc(&b->arena, r->n_replicas + 1, sizeof(char *));
+    out->fingerprints = arena_calloc(&b->arena, r->n_replicas + 1, sizeof(char *));
     pthread_mutex_lock(&replicas->lock);
     for (uint32_t i = 0; i < replicas->n_links; i++) {
         struct link_facts facts;
@@ -40,9 +41,13 @@ static void add_load(struct builder *b, const route *r, Sluice__V1__ServedVersio
         bool known = false;
         for (size_t k = 0; k < out->n_numerics_ids; k++)
             known = known || strcmp(out->numerics_ids[k], facts.numerics_id) == 0;
-        if (!known && out->numerics_ids && out->n_numerics_ids < r->n_replicas)
-            out->numerics_ids[out->n_numerics_ids++] =
-                arena_strndup(&b->arena, facts.numerics_id, strlen(facts.numerics_id));
+        if (known || !out->numerics_ids || !out->fingerprints ||
+            out->n_numerics_ids == r->n_replicas)
+            continue;
+        out->numerics_ids[out->n_numerics_ids++] =
+            arena_strndup(&b->arena, facts.numerics_id, strlen(facts.numerics_id));
+        out->fingerprints[out->n_fingerprints++] =
+            arena_strndup(&b->arena, facts.fingerprint, strlen(facts.fingerprint));
     }
     pthread_mutex_unlock(&replicas->lock);
 }

@@ -88,6 +88,7 @@ Sluice__V1__PromptInfo relay_prompt_info(struct relay *relay)
     info.model = relay->model;
     info.version = relay->version;
     info.seed = relay->seed;
+    info.fingerprint = relay->fingerprint;
     info.first_prompt_logprob = relay->n_prompt_logprobs - (uint32_t)info.n_prompt_logprobs;
     if (!output || relay->prompt_info_sent ||
         !(output->return_prompt_token_ids || output->prompt_logprobs || output->return_full_text)) {

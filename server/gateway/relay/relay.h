@@ -32,6 +32,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/strbuf.h"
+#include "server/gateway/base/fingerprint.h"
 #include "server/gateway/base/meter.h"
 #include "server/gateway/relay/registry.h"
 #include "sluice/v1/inference.pb-c.h"
@@ -168,6 +169,7 @@ struct relay {
                              * come */
     uint32_t next_choice;   /* choice that is tried first for the next message */
     char numerics_id[128];  /* arithmetic of the first worker with a result */
+    char fingerprint[FINGERPRINT_BYTES]; /* name of that arithmetic and of the weights */
     bool numerics_changed;
     uint32_t n_resumes;
     enum relay_stage stage;    /* at the worker that has the request now */

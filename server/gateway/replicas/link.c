@@ -223,6 +223,7 @@ static void on_hello(struct link *link, struct rpc_stream *stream,
         link->max_concurrent = hello->info->limits->max_concurrent_requests;
     stall_hello(&link->stall, hello->heartbeat_ms, awake_clock_ticked_ns(link->shared->clock));
     snprintf(link->facts.numerics_id, sizeof(link->facts.numerics_id), "%s", hello->numerics_id);
+    fingerprint_make(hello->weights_digest, hello->numerics_id, link->facts.fingerprint);
     snprintf(link->facts.device_group, sizeof(link->facts.device_group), "%s", hello->device_group);
     snprintf(link->facts.replica_id, sizeof(link->facts.replica_id), "%s", link->replica_id);
     pthread_mutex_unlock(&link->lock);

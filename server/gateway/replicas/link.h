@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/gateway/base/fingerprint.h"
 #include "server/gateway/relay/relay.h"
 #include "sluice/manager/v1/routing.pb-c.h"
 #include "sluice/worker/v1/worker.pb-c.h"
@@ -91,6 +92,7 @@ uint64_t link_affinity(const struct link *link, const char *session_key);
 /* Facts from the worker's hello; false before the first hello. */
 struct link_facts {
     char numerics_id[128];
+    char fingerprint[FINGERPRINT_BYTES];
     char device_group[64];
     char replica_id[64];
     uint32_t n_running, n_queued;

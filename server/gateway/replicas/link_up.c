@@ -29,6 +29,12 @@ static bool has_results(const struct relay *relay)
     return n > 0;
 }
 
+static void take_numerics(struct relay *relay, const struct link_facts *facts)
+{
+    snprintf(relay->numerics_id, sizeof(relay->numerics_id), "%s", facts->numerics_id);
+    snprintf(relay->fingerprint, sizeof(relay->fingerprint), "%s", facts->fingerprint);
+}
+
 /* Enters the relay under a new id. On success the relay stays locked: no thread may move it
  * before its submit is on the stream. *out_id is 0 if the relay has ended. */
 static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struct error *err)
@@ -58,7 +64,7 @@ static int adopt(struct link *link, struct relay *relay, uint64_t *out_id, struc
         if (has_results(relay) && strcmp(relay->numerics_id, link->facts.numerics_id) != 0)
             relay->numerics_changed = true;
         else
-            snprintf(relay->numerics_id, sizeof(relay->numerics_id), "%s", link->facts.numerics_id);
+            take_numerics(relay, &link->facts);
         *out_id = id;
     }
     if (!*out_id)

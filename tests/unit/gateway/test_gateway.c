@@ -60,6 +60,7 @@ static void test_complete_answers_once_with_every_choice(void **state)
     uint32_t prompt[] = {'a', ' ', 'p', 'r', 'o', 'm', 'p', 't'};
     assert_int_equal(whole->n_choices, 3);
     assert_int_equal(whole->prompt_info->n_prompt_token_ids, 8);
+    assert_memory_equal(whole->prompt_info->fingerprint, "fp_", 3);
     assert_non_null(whole->receipt);
     assert_in_range(whole->receipt->first_token_ns, 1, call_ns / 2);
     assert_non_null(whole->usage);
@@ -442,6 +443,8 @@ static void test_models_are_listed_as_they_are_now(void **state)
     assert_string_equal(page->next_page_token, "");
     assert_int_equal(page->models[0]->versions[0]->n_ready_replicas, 2);
     assert_int_equal(page->models[0]->versions[0]->n_numerics_ids, 1);
+    assert_int_equal(page->models[0]->versions[0]->n_fingerprints, 1);
+    assert_memory_equal(page->models[0]->versions[0]->fingerprints[0], "fp_", 3);
     const Sluice__V1__ModelLimits *told = page->models[0]->versions[0]->info->limits;
     assert_int_equal(told->max_choices, 2); /* this server's */
     assert_int_equal(told->max_top_n, 5);   /* the model's */
