@@ -30,6 +30,8 @@ struct encoding {
     struct strbuf text, part, spare, stand_in;
     size_t n_lost;
     bool control;                /* control tokens are matched */
+    bool no_fim;                 /* tokens of fim_ids are not matched */
+    bool goes_on;                /* no space is put before the text */
     const size_t *no_control_at; /* ascending; entries before i_place are passed */
     size_t n_places, i_place;
 };
@@ -64,6 +66,13 @@ static int on_piece(void *user, const char *piece, size_t n_bytes, struct error 
     return bpe_encode(&e->tok->bpe, vocab, &e->bpe, piece, n_bytes, e->list, &e->n_lost, err);
 }
 
+static enum normalizer_place place_of(const struct encoding *e, bool is_first)
+{
+    if (!is_first)
+        return NORMALIZER_INSIDE;
+    return e->goes_on ? NORMALIZER_GOES_ON : NORMALIZER_FIRST;
+}
+
 /* Encodes a text without literals. */
 static int encode_plain(struct encoding *e, const char *text, size_t n_bytes, bool is_first,
                         struct error *err)
@@ -74,8 +83,8 @@ static int encode_plain(struct encoding *e, const char *text, size_t n_bytes, bo
         strbuf_clear(&e->part);
         if (!strbuf_add(&e->part, text, n_bytes))
             return text_facts_no_memory(err);
-        int rc = normalizer_apply(tok->normalizer, first, end, e->patterns, is_first, &e->part,
-                                  &e->spare, err);
+        int rc = normalizer_apply(tok->normalizer, first, end, e->patterns, place_of(e, is_first),
+                                  &e->part, &e->spare, err);
         if (rc)
             return rc;
         text = strbuf_str(&e->part);
@@ -156,6 +165,14 @@ static void widen(uint8_t flags, const char *text, size_t n_bytes, size_t least,
     }
 }
 
+static bool is_fim(const struct tokenizer *tok, int32_t id)
+{
+    for (uint32_t i = 0; i < TOKENIZER_N_FIM; i++)
+        if (tok->info.fim_ids[i] == id)
+            return true;
+    return false;
+}
+
 typedef int gap_fn(struct encoding *e, const char *text, size_t n_bytes, bool is_first,
                    struct error *err);
 
@@ -172,6 +189,8 @@ static int split_literals(struct encoding *e, const struct literals *lits, bool 
         if (literals_may_begin(lits, text[i])) {
             bool control = e->control && (raw ? !is_guarded(e, i) : !e->n_places);
             id = literals_match(lits, vocab, text + i, n_bytes - i, control, &n_literal);
+            if (e->no_fim && is_fim(e->tok, id))
+                id = TOKENIZER_NO_ID;
         }
         if (id == TOKENIZER_NO_ID) {
             i++;
@@ -205,8 +224,8 @@ static int encode_gap(struct encoding *e, const char *text, size_t n_bytes, bool
         strbuf_clear(&e->text);
         if (!strbuf_add(&e->text, text, n_bytes))
             return text_facts_no_memory(err);
-        int rc = normalizer_apply(tok->normalizer, 0, tok->n_before_literals, e->patterns, is_first,
-                                  &e->text, &e->spare, err);
+        int rc = normalizer_apply(tok->normalizer, 0, tok->n_before_literals, e->patterns,
+                                  place_of(e, is_first), &e->text, &e->spare, err);
         if (rc)
             return rc;
         text = strbuf_str(&e->text);
@@ -260,6 +279,8 @@ static int encode(struct encoding *e, const char *text, size_t n_bytes, unsigned
     if (!utf8_valid(text, n_bytes, &wrong))
         return error_field(err, "text", "not valid UTF-8 at byte %zu", wrong);
     e->control = flags & TOKENIZER_PARSE_SPECIAL;
+    e->no_fim = flags & TOKENIZER_NO_FIM;
+    e->goes_on = flags & TOKENIZER_NO_SPACE;
     bpe_scratch_init(&e->bpe, n_bytes);
     int rc = pattern_scratch_create(&e->patterns, err);
     if (!rc && flags & TOKENIZER_ADD_BOS)

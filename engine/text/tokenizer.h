@@ -26,6 +26,8 @@ struct tokenizer_info {
     uint32_t max_token_bytes; /* longest token: n tokens decode to at most n times as many bytes */
     /* TOKENIZER_NO_ID if the file has no such id, or an id outside the vocabulary. */
     int32_t bos_id, eos_id, unknown_id, padding_id;
+    /* Tokens of fill-in-the-middle prompts; TOKENIZER_NO_ID: the model has no such token. */
+    int32_t fim_ids[TOKENIZER_N_FIM];
     /* Ids that end a generation, without duplicates. The file's keys for eos, end of turn and end
      * of message come first. Special tokens with an end token's text follow. */
     uint32_t end_ids[TOKENIZER_MAX_END_IDS];
@@ -51,6 +53,14 @@ int tokenizer_open_folder(const struct tokenizer_folder *folder, struct tokenize
                           struct error *err);
 void tokenizer_close(struct tokenizer *tok);
 
+/* True if the model has the tokens of fill-in-the-middle prompts. */
+static inline bool tokenizer_fills_gaps(const struct tokenizer_info *info)
+{
+    return info->fim_ids[TOKENIZER_FIM_PREFIX] != TOKENIZER_NO_ID &&
+           info->fim_ids[TOKENIZER_FIM_SUFFIX] != TOKENIZER_NO_ID &&
+           info->fim_ids[TOKENIZER_FIM_MIDDLE] != TOKENIZER_NO_ID;
+}
+
 /* Borrowed until close. */
 const struct tokenizer_info *tokenizer_info(const struct tokenizer *tok);
 
@@ -59,6 +69,9 @@ enum tokenizer_flags {
     /* start with bos, if the model has one; once, even if the text begins with bos */
     TOKENIZER_ADD_BOS = 2,
     TOKENIZER_ADD_EOS = 4,
+    /* No literal becomes a token of fim_ids, also of tokens that are always matched. */
+    TOKENIZER_NO_FIM = 8,
+    TOKENIZER_NO_SPACE = 16, /* the text goes on: no space is put before it */
 };
 
 /* Appends the ids of text[0..n_bytes) to *list, which is unchanged on failure. O(n log n) for any

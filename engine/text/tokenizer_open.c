@@ -29,8 +29,8 @@ static int normalize_literal(struct tokenizer *tok, const struct token *t, struc
     strbuf_clear(text);
     strbuf_add(text, t->text, t->n_text);
     if (!rc)
-        rc = normalizer_apply(tok->normalizer, 0, tok->n_before_literals, scratch, false, text,
-                              &spare, err);
+        rc = normalizer_apply(tok->normalizer, 0, tok->n_before_literals, scratch,
+                              NORMALIZER_INSIDE, text, &spare, err);
     pattern_scratch_destroy(scratch);
     strbuf_fini(&spare);
     return rc;
@@ -138,6 +138,7 @@ static int load_info(struct tokenizer *tok, struct text_facts *facts, struct err
     info->eos_id = facts->eos_id;
     info->unknown_id = facts->unknown_id;
     info->padding_id = facts->padding_id;
+    memcpy(info->fim_ids, facts->fim_ids, sizeof(info->fim_ids));
     memcpy(info->end_ids, facts->end_ids, sizeof(info->end_ids));
     info->n_end_ids = facts->n_end_ids;
     info->add_bos = facts->add_bos;

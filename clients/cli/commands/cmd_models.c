@@ -191,6 +191,19 @@ static void print_ids(const char *label, const uint32_t *ids, size_t n_ids)
     puts(n_ids ? "" : "none");
 }
 
+static void print_fim(const Sluice__V1__FimTokens *fim)
+{
+    uint32_t ids[] = {fim->prefix,  fim->suffix,     fim->middle,
+                      fim->padding, fim->repository, fim->separator};
+    const bool given[] = {
+        true, true, true, fim->has_padding, fim->has_repository, fim->has_separator};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++)
+        if (given[i])
+            ids[n++] = ids[i];
+    print_ids("fim tokens ", ids, n);
+}
+
 static void print_version(const Sluice__Manager__V1__ModelVersion *v)
 {
     char state[32], size[32], age[32];
@@ -215,6 +228,8 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                info->pre_tokenizer, info->capabilities && info->capabilities->chat ? "yes" : "no",
                info->weights_digest);
         print_ids("end tokens ", info->eos_token_ids, info->n_eos_token_ids);
+        if (info->fim)
+            print_fim(info->fim);
         if (info->default_sampling) {
             printf("sampling    ");
             output_sampling(info->default_sampling);

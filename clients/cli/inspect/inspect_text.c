@@ -240,6 +240,7 @@ static void print_tokenizer(const Sluice__V1__TokenizerFacts *tok)
     print_tokens("before prompt", tok->n_before_prompt, tok->before_prompt);
     print_tokens("after prompt", tok->n_after_prompt, tok->after_prompt);
     print_tokens("end tokens", tok->n_ends, tok->ends);
+    print_tokens("fim tokens", tok->n_fim, tok->fim);
 }
 
 static void print_templates(const Sluice__V1__Inspection *in)

@@ -17,6 +17,8 @@ void text_facts_init(struct text_facts *facts, const char *file)
                                  .eos_id = TOKENIZER_NO_ID,
                                  .unknown_id = TOKENIZER_NO_ID,
                                  .padding_id = TOKENIZER_NO_ID};
+    for (uint32_t i = 0; i < TOKENIZER_N_FIM; i++)
+        facts->fim_ids[i] = TOKENIZER_NO_ID;
     arena_init(&facts->arena, 1 << 18, 0);
 }
 

@@ -25,6 +25,17 @@ enum {
 
 enum { TOKENIZER_NO_ID = -1 };
 
+/* Tokens that mark the parts of a fill-in-the-middle prompt. */
+enum tokenizer_fim {
+    TOKENIZER_FIM_PREFIX, /* before the text in front of the gap */
+    TOKENIZER_FIM_SUFFIX, /* before the text behind the gap */
+    TOKENIZER_FIM_MIDDLE, /* the text of the gap follows */
+    TOKENIZER_FIM_PADDING,
+    TOKENIZER_FIM_REPOSITORY, /* the name of a repository follows */
+    TOKENIZER_FIM_SEPARATOR,  /* between files */
+    TOKENIZER_N_FIM,
+};
+
 enum token_kind {
     TOKEN_NORMAL, /* spelled in bytes, produced by merges */
     /* no visible text, like <|im_end|>; matched only with TOKENIZER_PARSE_SPECIAL */
@@ -154,6 +165,7 @@ struct text_facts {
     uint32_t n_splits;
 
     int32_t bos_id, eos_id, unknown_id, padding_id;
+    int32_t fim_ids[TOKENIZER_N_FIM];
     uint32_t end_ids[TOKENIZER_MAX_END_IDS];
     uint32_t n_end_ids;
     bool add_bos, add_eos;

@@ -219,12 +219,13 @@ static void strip(bool left, const char *text, size_t n_bytes, struct strbuf *ou
     strbuf_add(out, text + begin, end - begin);
 }
 
-static void prefix(const struct normal_step *s, bool is_first, const char *text, size_t n_bytes,
-                   struct strbuf *out)
+static void prefix(const struct normal_step *s, enum normalizer_place place, const char *text,
+                   size_t n_bytes, struct strbuf *out)
 {
     bool has = n_bytes >= s->n_to && memcmp(text, s->to, s->n_to) == 0;
-    bool adds = s->kind == NORMAL_PREPEND || (!has && (is_first || s->kind != NORMAL_PREFIX_FIRST));
-    if (adds && n_bytes)
+    bool wants = place == NORMALIZER_FIRST || s->kind != NORMAL_PREFIX_FIRST;
+    bool adds = s->kind == NORMAL_PREPEND || (!has && wants);
+    if (adds && n_bytes && place != NORMALIZER_GOES_ON)
         strbuf_add(out, s->to, s->n_to);
     strbuf_add(out, text, n_bytes);
 }
@@ -248,8 +249,9 @@ static void squeeze(const struct normal_step *s, const char *text, size_t n_byte
     }
 }
 
-static int apply(const struct step *step, struct pattern_scratch *scratch, bool is_first,
-                 const char *text, size_t n_bytes, struct strbuf *out, struct error *err)
+static int apply(const struct step *step, struct pattern_scratch *scratch,
+                 enum normalizer_place place, const char *text, size_t n_bytes, struct strbuf *out,
+                 struct error *err)
 {
     switch (step->facts.kind) {
     case NORMAL_NFC:
@@ -260,7 +262,7 @@ static int apply(const struct step *step, struct pattern_scratch *scratch, bool 
     case NORMAL_PREPEND:
     case NORMAL_PREFIX_FIRST:
     case NORMAL_PREFIX_ALWAYS:
-        prefix(&step->facts, is_first, text, n_bytes, out);
+        prefix(&step->facts, place, text, n_bytes, out);
         return 0;
     case NORMAL_REPLACE:
         replace(&step->facts, text, n_bytes, out);
@@ -284,12 +286,12 @@ uint32_t normalizer_n_steps(const struct normalizer *normalizer)
 }
 
 int normalizer_apply(const struct normalizer *normalizer, uint32_t first, uint32_t end,
-                     struct pattern_scratch *scratch, bool is_first, struct strbuf *text,
-                     struct strbuf *spare, struct error *err)
+                     struct pattern_scratch *scratch, enum normalizer_place place,
+                     struct strbuf *text, struct strbuf *spare, struct error *err)
 {
     for (uint32_t i = first; i < end; i++) {
         strbuf_clear(spare);
-        int rc = apply(&normalizer->steps[i], scratch, is_first, strbuf_str(text), text->n_bytes,
+        int rc = apply(&normalizer->steps[i], scratch, place, strbuf_str(text), text->n_bytes,
                        spare, err);
         if (!rc && strbuf_failed(spare))
             rc = text_facts_no_memory(err);

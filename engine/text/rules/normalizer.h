@@ -19,8 +19,14 @@ void normalizer_destroy(struct normalizer *normalizer);
 
 /* 0 for NULL. */
 uint32_t normalizer_n_steps(const struct normalizer *normalizer);
-/* Applies steps [first, end) to the valid UTF-8 in *text. `is_first`: the text begins the prompt.
- * `spare` is scratch. */
+/* Place of a text in its prompt. */
+enum normalizer_place {
+    NORMALIZER_INSIDE,  /* behind other text */
+    NORMALIZER_FIRST,   /* the text begins the prompt */
+    NORMALIZER_GOES_ON, /* the text goes on a text: no space is put before it */
+};
+
+/* Applies steps [first, end) to the valid UTF-8 in *text. `spare` is scratch. */
 int normalizer_apply(const struct normalizer *normalizer, uint32_t first, uint32_t end,
-                     struct pattern_scratch *scratch, bool is_first, struct strbuf *text,
-                     struct strbuf *spare, struct error *err);
+                     struct pattern_scratch *scratch, enum normalizer_place place,
+                     struct strbuf *text, struct strbuf *spare, struct error *err);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
+#include "engine/text/facts/fim_tokens.h"
 #include "engine/text/facts/text_facts.h"
 #include "engine/text/rules/pretokenizer_table.h"
 
@@ -291,6 +292,32 @@ static int read_end_list(struct text_facts *facts, struct error *err)
     return 0;
 }
 
+/* Ids of fill-in-the-middle prompts. Older files have other names for three of them. */
+static int read_fim_ids(struct text_facts *facts, struct error *err)
+{
+    static const struct {
+        const char *key;
+        enum tokenizer_fim fim;
+    } ids[] = {
+        {"tokenizer.ggml.fim_pre_token_id", TOKENIZER_FIM_PREFIX},
+        {"tokenizer.ggml.fim_suf_token_id", TOKENIZER_FIM_SUFFIX},
+        {"tokenizer.ggml.fim_mid_token_id", TOKENIZER_FIM_MIDDLE},
+        {"tokenizer.ggml.fim_pad_token_id", TOKENIZER_FIM_PADDING},
+        {"tokenizer.ggml.fim_rep_token_id", TOKENIZER_FIM_REPOSITORY},
+        {"tokenizer.ggml.fim_sep_token_id", TOKENIZER_FIM_SEPARATOR},
+        {"tokenizer.ggml.prefix_token_id", TOKENIZER_FIM_PREFIX},
+        {"tokenizer.ggml.suffix_token_id", TOKENIZER_FIM_SUFFIX},
+        {"tokenizer.ggml.middle_token_id", TOKENIZER_FIM_MIDDLE},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]) && !rc; i++)
+        if (facts->fim_ids[ids[i].fim] == TOKENIZER_NO_ID)
+            rc = read_id(facts, ids[i].key, &facts->fim_ids[ids[i].fim], err);
+    if (!rc)
+        fim_tokens_find(facts);
+    return rc;
+}
+
 static int read_ids(struct text_facts *facts, struct error *err)
 {
     int32_t end_of_turn = TOKENIZER_NO_ID, end_of_message = TOKENIZER_NO_ID;
@@ -315,7 +342,7 @@ static int read_ids(struct text_facts *facts, struct error *err)
     text_facts_add_end(facts, end_of_message);
     int rc = read_end_list(facts, err);
     text_facts_find_ends(facts);
-    return rc;
+    return rc ? rc : read_fim_ids(facts, err);
 }
 
 /* Reads the named templates: tokenizer.chat_template.NAME for each name in a list. */

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash_map.h"
 #include "base/utf8.h"
+#include "engine/text/facts/fim_tokens.h"
 #include "engine/text/facts/text_facts.h"
 #include "engine/text/facts/tokenizer_folder.h"
 #include "engine/text/source/json_reader.h"
@@ -418,6 +419,7 @@ int tokenizer_config_read(const struct tokenizer_folder *folder, struct text_fac
         text_facts_add_end(facts, folder->end_ids[i]);
     text_facts_add_end(facts, facts->eos_id);
     text_facts_find_ends(facts);
+    fim_tokens_find(facts);
     if (facts->eos_id == TOKENIZER_NO_ID && facts->n_end_ids)
         facts->eos_id = (int32_t)facts->end_ids[0];
     return rc;

@@ -283,6 +283,21 @@ static int validate_prompt(const Sluice__V1__GenerateRequest *r, struct limit_ch
     }
 }
 
+/* A suffix goes with a text alone, and with the whole prompt. */
+static int check_suffix(const Sluice__V1__GenerateRequest *r, struct error *err)
+{
+    const Sluice__V1__Output *output = r->output;
+    if (!r->suffix[0])
+        return 0;
+    if (r->prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT)
+        return error_field(err, "suffix", "needs a prompt of kind text");
+    if (output && output->return_full_text)
+        return error_field(err, "output.return_full_text", "excludes suffix");
+    if (output && output->has_truncate)
+        return error_field(err, "output.truncate", "excludes suffix");
+    return 0;
+}
+
 static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *err)
 {
     if (r->constraint)
@@ -347,6 +362,8 @@ int validate_generate(const Sluice__V1__GenerateRequest *r, struct limit_check *
         rc = check_credit(r->has_credit_tokens, r->credit_tokens, "credit_tokens", err);
     if (!rc)
         rc = validate_prompt(r, check, err);
+    if (!rc)
+        rc = check_suffix(r, err);
     if (!rc && r->sampling)
         rc = validate_sampling(r->sampling, check, err);
     if (!rc && r->stopping)

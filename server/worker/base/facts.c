@@ -76,6 +76,29 @@ static void add_tokenizer(const struct tokenizer *tok, Sluice__V1__ModelInfo *in
     info->n_eos_token_ids = t->n_end_ids;
 }
 
+static void add_fim(const struct tokenizer_info *t, Sluice__V1__ModelInfo *info,
+                    struct arena *arena)
+{
+    const int32_t *ids = t->fim_ids;
+    if (!tokenizer_fills_gaps(t))
+        return;
+    Sluice__V1__FimTokens *fim = arena_alloc(arena, sizeof(*fim));
+    if (!fim)
+        return;
+    sluice__v1__fim_tokens__init(fim);
+    fim->prefix = (uint32_t)ids[TOKENIZER_FIM_PREFIX];
+    fim->suffix = (uint32_t)ids[TOKENIZER_FIM_SUFFIX];
+    fim->middle = (uint32_t)ids[TOKENIZER_FIM_MIDDLE];
+    fim->has_padding = ids[TOKENIZER_FIM_PADDING] != TOKENIZER_NO_ID;
+    fim->padding = fim->has_padding ? (uint32_t)ids[TOKENIZER_FIM_PADDING] : 0;
+    fim->has_repository = ids[TOKENIZER_FIM_REPOSITORY] != TOKENIZER_NO_ID;
+    fim->repository = fim->has_repository ? (uint32_t)ids[TOKENIZER_FIM_REPOSITORY] : 0;
+    fim->has_separator = ids[TOKENIZER_FIM_SEPARATOR] != TOKENIZER_NO_ID;
+    fim->separator = fim->has_separator ? (uint32_t)ids[TOKENIZER_FIM_SEPARATOR] : 0;
+    info->fim = fim;
+    info->capabilities->suffix = true;
+}
+
 static void add_limits(const struct facts_limits *limits, Sluice__V1__ModelInfo *info)
 {
     if (limits->context_tokens)
@@ -161,8 +184,10 @@ int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
     add_tensors(ckpt, info, arena);
     if (model)
         add_model(model, info, arena);
-    if (tok)
+    if (tok) {
         add_tokenizer(tok, info, arena);
+        add_fim(tokenizer_info(tok), info, arena);
+    }
     add_limits(limits, info);
     rc = limits->no_sampling ? 0 : add_sampling(ckpt, info, arena, err);
     if (rc)

@@ -373,3 +373,30 @@ int prompt_encode_text(const struct tokenizer *tok, const char *text, bool add_s
         flags |= TOKENIZER_ADD_BOS;
     return tokenizer_encode(tok, text, strlen(text), flags, ids, NULL, err);
 }
+
+static int add_fim(const struct tokenizer *tok, enum tokenizer_fim fim, struct token_list *ids,
+                   struct error *err)
+{
+    return token_list_add(ids, (uint32_t)tokenizer_info(tok)->fim_ids[fim], err);
+}
+
+int prompt_encode_gap(const struct tokenizer *tok, const char *prefix, const char *suffix,
+                      struct token_list *ids, struct error *err)
+{
+    const struct tokenizer_info *info = tokenizer_info(tok);
+    if (!tokenizer_fills_gaps(info))
+        return error_field(err, "suffix",
+                           "the model has no tokens for fill-in-the-middle prompts; leave the "
+                           "suffix out, or use a model with such tokens");
+    int rc = tokenizer_encode(tok, "", 0, info->add_bos ? TOKENIZER_ADD_BOS : 0, ids, NULL, err);
+    if (!rc)
+        rc = add_fim(tok, TOKENIZER_FIM_PREFIX, ids, err);
+    if (!rc)
+        rc = tokenizer_encode(tok, prefix, strlen(prefix), TOKENIZER_NO_FIM, ids, NULL, err);
+    if (!rc)
+        rc = add_fim(tok, TOKENIZER_FIM_SUFFIX, ids, err);
+    if (!rc)
+        rc = tokenizer_encode(tok, suffix, strlen(suffix), TOKENIZER_NO_FIM | TOKENIZER_NO_SPACE,
+                              ids, NULL, err);
+    return rc ? rc : add_fim(tok, TOKENIZER_FIM_MIDDLE, ids, err);
+}

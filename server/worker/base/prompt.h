@@ -37,6 +37,12 @@ int prompt_encode_rendered(const struct tokenizer *tok, const struct strbuf *tex
                            const struct prompt_guard *guard, struct token_list *ids,
                            struct error *err);
 
+/* Encodes the texts before and behind a gap as a prompt for the gap's text: prefix, suffix and
+ * middle, each behind its token. No literal in the texts becomes a special token.
+ * INVALID_ARGUMENT (field "suffix") where the model has no such tokens. */
+int prompt_encode_gap(const struct tokenizer *tok, const char *prefix, const char *suffix,
+                      struct token_list *ids, struct error *err);
+
 /* Encodes a plain text. add_special: adds the tokens that the model expects around a text (BOS). */
 int prompt_encode_text(const struct tokenizer *tok, const char *text, bool add_special,
                        bool parse_special, struct token_list *ids, struct error *err);

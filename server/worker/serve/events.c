@@ -196,6 +196,9 @@ static bool is_end_id(const struct gather *g, const struct stream_request *r, in
     for (uint32_t i = 0; i < info->n_end_ids && !r->ignore_eos; i++)
         if (info->end_ids[i] == id)
             return true;
+    for (uint32_t i = TOKENIZER_FIM_PADDING; i < TOKENIZER_N_FIM && r->ends_by_fim; i++)
+        if (info->fim_ids[i] == id)
+            return true;
     return false;
 }
 

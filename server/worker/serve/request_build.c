@@ -70,7 +70,8 @@ static int whole_prompt(struct worker *worker, const struct tokenizer *tok,
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS:
         return add_ids(r->token_ids->ids, r->token_ids->n_ids, ids, err);
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT:
-        return prompt_encode_text(tok, r->text, true, false, ids, err);
+        return r->suffix[0] ? prompt_encode_gap(tok, r->text, r->suffix, ids, err)
+                            : prompt_encode_text(tok, r->text, true, false, ids, err);
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
         return chat_prompt(worker, tok, submit, ids, err);
     default:
@@ -302,6 +303,25 @@ static int build_resume(const Sluice__Worker__V1__ResumeState *state, struct are
     return 0;
 }
 
+/* Adds the tokens that end the text of a gap to the stop ids. */
+static int build_gap_ends(const struct tokenizer_info *info, struct arena *arena,
+                          struct engine_stopping *out, struct error *err)
+{
+    static const enum tokenizer_fim ends[] = {TOKENIZER_FIM_PADDING, TOKENIZER_FIM_REPOSITORY,
+                                              TOKENIZER_FIM_SEPARATOR};
+    enum { N_ENDS = sizeof(ends) / sizeof(ends[0]) };
+    uint32_t *ids = arena_calloc(arena, out->n_stop_token_ids + N_ENDS, sizeof(*ids));
+    if (!ids)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "suffix: out of memory");
+    if (out->n_stop_token_ids)
+        memcpy(ids, out->stop_token_ids, out->n_stop_token_ids * sizeof(*ids));
+    out->stop_token_ids = ids;
+    for (size_t i = 0; i < N_ENDS; i++)
+        if (info->fim_ids[ends[i]] != TOKENIZER_NO_ID)
+            ids[out->n_stop_token_ids++] = (uint32_t)info->fim_ids[ends[i]];
+    return 0;
+}
+
 /* Encodes the key as hex: the engine's salt is a C string, the frame's key is bytes. */
 static const char *hex_salt(const ProtobufCBinaryData *key, struct arena *arena)
 {
@@ -339,6 +359,10 @@ int request_build(const Sluice__Worker__V1__Submit *submit, const struct tokeniz
     out.sampling.seed = submit->seed;
     if (r->stopping)
         build_stopping(r->stopping, &out.stopping);
+    if (r->suffix[0] && !out.stopping.ignore_eos)
+        rc = build_gap_ends(tokenizer_info(tok), arena, &out.stopping, err);
+    if (rc)
+        return rc;
     if (r->output)
         build_output(r->output, &out);
     if (r->sampling && r->sampling->has_best_of)

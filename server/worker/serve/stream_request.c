@@ -90,6 +90,7 @@ static void store_facts(struct stream_request *r, const struct engine_request *r
     r->want_logprobs = request->want_logprobs;
     r->send_logprobs = r->submit->request->output && r->submit->request->output->logprobs;
     r->ignore_eos = request->stopping.ignore_eos;
+    r->ends_by_fim = r->submit->request->suffix[0] && !r->ignore_eos;
     for (size_t i = 0; resume && i < resume->n_choices; i++) {
         const Sluice__Worker__V1__ResumedChoice *c = resume->choices[i];
         if (c->choice >= ENGINE_MAX_CHOICES)

@@ -45,6 +45,7 @@ struct stream_request {
     uint32_t n_truncated;
     bool want_logprobs; /* log-probabilities are needed, at least for their sum */
     bool send_logprobs, ignore_eos, numerics_changed;
+    bool ends_by_fim; /* a fim token is an end token */
 
     /* event thread only */
     struct stream_choice choices[ENGINE_MAX_CHOICES];

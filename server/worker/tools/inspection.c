@@ -195,6 +195,7 @@ static int add_tokenizer(struct arena *arena, const struct tokenizer *tok,
     const uint32_t *after = info->n_suffix ? info->suffix : &eos;
     uint32_t n_before = info->n_prefix ? info->n_prefix : info->bos_id != TOKENIZER_NO_ID;
     uint32_t n_after = info->n_suffix ? info->n_suffix : info->eos_id != TOKENIZER_NO_ID;
+    uint32_t fim[TOKENIZER_N_FIM], n_fim = 0;
     Sluice__V1__TokenizerFacts *row = arena_alloc(arena, sizeof(*row));
     if (!row)
         return out_of_memory(err);
@@ -211,6 +212,11 @@ static int add_tokenizer(struct arena *arena, const struct tokenizer *tok,
                         &row->after_prompt, err);
     if (!rc)
         rc = add_tokens(arena, tok, info->end_ids, info->n_end_ids, &row->n_ends, &row->ends, err);
+    for (size_t i = 0; i < TOKENIZER_N_FIM && tokenizer_fills_gaps(info); i++)
+        if (info->fim_ids[i] != TOKENIZER_NO_ID)
+            fim[n_fim++] = (uint32_t)info->fim_ids[i];
+    if (!rc)
+        rc = add_tokens(arena, tok, fim, n_fim, &row->n_fim, &row->fim, err);
     out->tokenizer = row;
     return rc;
 }
