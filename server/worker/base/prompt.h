@@ -37,9 +37,9 @@ int prompt_encode_rendered(const struct tokenizer *tok, const struct strbuf *tex
                            const struct prompt_guard *guard, struct token_list *ids,
                            struct error *err);
 
-/* Encodes the texts before and behind a gap as a prompt for the gap's text: prefix, suffix and
- * middle, each behind its token. No literal in the texts becomes a special token.
- * INVALID_ARGUMENT (field "suffix") where the model has no such tokens. */
+/* Encodes the texts before and behind a gap as a prompt for the gap's text. The order is prefix
+ * token, prefix, suffix token, suffix, middle token. No literal in the texts becomes a special
+ * token. INVALID_ARGUMENT (field "suffix") where the model has no such tokens. */
 int prompt_encode_gap(const struct tokenizer *tok, const char *prefix, const char *suffix,
                       struct token_list *ids, struct error *err);
 
