@@ -298,6 +298,15 @@ static int check_suffix(const Sluice__V1__GenerateRequest *r, struct error *err)
     return 0;
 }
 
+static int check_parse(const Sluice__V1__GenerateRequest *r, struct error *err)
+{
+    if (!r->parse_special_tokens)
+        return 0;
+    if (r->prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT)
+        return error_field(err, "parse_special_tokens", "needs a prompt of kind text");
+    return r->suffix[0] ? error_field(err, "parse_special_tokens", "excludes suffix") : 0;
+}
+
 static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *err)
 {
     if (r->constraint)
@@ -364,6 +373,8 @@ int validate_generate(const Sluice__V1__GenerateRequest *r, struct limit_check *
         rc = validate_prompt(r, check, err);
     if (!rc)
         rc = check_suffix(r, err);
+    if (!rc)
+        rc = check_parse(r, err);
     if (!rc && r->sampling)
         rc = validate_sampling(r->sampling, check, err);
     if (!rc && r->stopping)

@@ -70,8 +70,9 @@ static int whole_prompt(struct worker *worker, const struct tokenizer *tok,
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS:
         return add_ids(r->token_ids->ids, r->token_ids->n_ids, ids, err);
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT:
-        return r->suffix[0] ? prompt_encode_gap(tok, r->text, r->suffix, ids, err)
-                            : prompt_encode_text(tok, r->text, true, false, ids, err);
+        return r->suffix[0]
+                   ? prompt_encode_gap(tok, r->text, r->suffix, ids, err)
+                   : prompt_encode_text(tok, r->text, true, r->parse_special_tokens, ids, err);
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
         return chat_prompt(worker, tok, submit, ids, err);
     default:

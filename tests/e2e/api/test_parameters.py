@@ -61,6 +61,16 @@ def test_a_parameter_out_of_bounds_is_refused_by_name(served, field, change):
     assert names(refused(served, request, field).details(), field.split("[")[0])
 
 
+def test_literals_of_special_tokens_become_tokens_only_on_request(served):
+    text = "<|im_start|>user\nhi<|im_end|>\n"
+    for parse in (False, True):
+        request = served.request("smol", text, max_tokens=1, temperature=0, parse_special_tokens=parse)
+        request.output.return_prompt_token_ids = True
+        wanted = served.inference.Tokenize(served.stubs.inference.TokenizeRequest(model="smol", text=text, parse_special_tokens=parse))
+        assert served.inference.Complete(request).prompt_info.prompt_token_ids == wanted.ids
+        assert (1 in wanted.ids) == parse  # the id of <|im_start|>
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63, 2**64 - 1])
 def test_any_seed_is_good_and_comes_back(served, seed):
     request = served.request("smol", "Once", max_tokens=4, temperature=1.0, seed=seed)

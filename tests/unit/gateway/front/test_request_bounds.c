@@ -200,6 +200,8 @@ static const struct bad {
     {"chat.continue_field", {"chat.messages role=user", "chat.continue_field x*129"}},
     {"token_ids.ids", {"token_ids"}},
     {"token_ids.ids[1]", {"token_ids.ids 1", "token_ids.ids 49152"}},
+    {"parse_special_tokens", {"token_ids.ids 1", "parse_special_tokens 1"}},
+    {"parse_special_tokens", {"suffix y", "parse_special_tokens 1"}},
     {"chat.messages", {"chat"}},
     {"chat.messages[0].role", {"chat.messages content=x"}},
     {"chat.messages[0].role", {"chat.messages role=x*129 content=x"}},
