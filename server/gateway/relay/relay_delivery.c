@@ -121,6 +121,9 @@ static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_
         frame.tokens.ids = choice->generated.ids + choice->n_sent;
     frame.tokens.n_ids = n;
     frame.tokens.text = cut_text(choice, end, &cut);
+    frame.text_ends = n ? choice->text_ends.ids + choice->n_sent : NULL;
+    frame.text_begin = choice->text_sent;
+    frame.more = relay->more_items;
     if (choice->n_logprobs > skip) {
         size_t n_logprobs = choice->n_logprobs - skip;
         frame.tokens.logprobs = choice->logprobs + skip;
@@ -329,8 +332,10 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
             info = relay_prompt_info(relay);
             response.prompt_info = &info;
         }
-        for (uint32_t i = 0; i < relay->n_answers; i++)
+        for (uint32_t i = 0; i < relay->n_answers; i++) {
             fill_choice(relay, i, &answer);
+            frame.whole_text_ends[i] = relay->choices[relay->order[i]].text_ends.ids;
+        }
         response.choices = answer.list;
         response.n_choices = relay->n_answers;
         response.usage = relay->usage;

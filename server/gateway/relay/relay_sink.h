@@ -54,6 +54,8 @@ enum relay_frame_kind {
     RELAY_FRAME_WHOLE,
 };
 
+enum { RELAY_SINK_MAX_CHOICES = 8 };
+
 /* The next frame of a relay. Everything is borrowed for the callback. */
 struct relay_frame {
     enum relay_frame_kind kind;
@@ -61,6 +63,12 @@ struct relay_frame {
     Sluice__V1__Tokens tokens;
     Sluice__V1__Finished finished;
     const Sluice__V1__CompleteResponse *whole;
+    /* With tokens: where the text of each id ends, and where the frame's text begins. Both are
+     * offsets from the choice's first byte. */
+    const uint32_t *text_ends;
+    uint64_t text_begin;
+    const uint32_t *whole_text_ends[RELAY_SINK_MAX_CHOICES]; /* the same, by choice of `whole` */
+    bool more;                 /* the step that made the tokens brings further frames at once */
     bool last;                 /* nothing follows this frame */
     const struct error *error; /* last frame: the error of the request, or NULL for OK */
     uint64_t n_tokens_sent;    /* set with an error */
