@@ -25,14 +25,29 @@ int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surface
          .arg = &surfaces->openai,
          .methods = HTTP_POST},
     };
+    const struct http_route tgi[] = {
+        {.path = "/", .handle = tgi_exchange_compat, .arg = &surfaces->tgi, .methods = HTTP_POST},
+        {.path = "/generate",
+         .handle = tgi_exchange_generate,
+         .arg = &surfaces->tgi,
+         .methods = HTTP_POST},
+        {.path = "/generate_stream",
+         .handle = tgi_exchange_stream,
+         .arg = &surfaces->tgi,
+         .methods = HTTP_POST},
+        {.path = "/info", .handle = tgi_exchange_info, .arg = &surfaces->tgi, .methods = HTTP_GET},
+    };
     size_t n_openai = sizeof(openai) / sizeof(openai[0]);
+    size_t n_tgi = sizeof(tgi) / sizeof(tgi[0]);
     *surfaces = (struct http_surfaces){
-        .openai = {.dispatch = config->dispatch, .is_strict = config->is_strict}};
-    surfaces->routes = calloc(config->n_pages + n_openai, sizeof(*surfaces->routes));
+        .openai = {.dispatch = config->dispatch, .is_strict = config->is_strict},
+        .tgi = {.dispatch = config->dispatch, .is_strict = config->is_strict}};
+    surfaces->routes = calloc(config->n_pages + n_openai + n_tgi, sizeof(*surfaces->routes));
     if (!surfaces->routes)
         return error_no_memory(err);
     add(surfaces, config->pages, config->n_pages);
     add(surfaces, openai, n_openai);
+    add(surfaces, tgi, n_tgi);
     return 0;
 }
 

@@ -7,11 +7,13 @@
 
 #include "proto/http/http_server.h"
 #include "server/gateway/openai/openai_exchange.h"
+#include "server/gateway/tgi/tgi_exchange.h"
 
 struct error;
 
 struct http_surfaces {
     struct openai_context openai;
+    struct tgi_context tgi;
     struct http_route *routes; /* owned */
     size_t n_routes;
 };

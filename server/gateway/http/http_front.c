@@ -56,10 +56,13 @@ static const struct http_route own_pages[] = {
 
 enum { N_OWN_PAGES = sizeof(own_pages) / sizeof(own_pages[0]) };
 
-static bool is_open_path(const struct http_front *front, const char *path)
+/* True for a page. A POST to the path of a page goes to an API. */
+static bool is_open(const struct http_front *front, const struct http_head *head)
 {
+    if (head->method == HTTP_POST)
+        return false;
     for (size_t i = 0; i < front->n_routes; i++)
-        if (front->routes[i].page && strcmp(front->routes[i].path, path) == 0)
+        if (front->routes[i].page && strcmp(front->routes[i].path, head->path) == 0)
             return true;
     return false;
 }
@@ -170,7 +173,7 @@ static bool check_caller(const struct listener *listener, struct http_exchange *
     struct access_identity identity;
     struct error err;
     char headers[HTTP_ERROR_HEADER_BYTES];
-    if (is_open_path(listener->front, head->path) || head->method == HTTP_OPTIONS)
+    if (is_open(listener->front, head) || head->method == HTTP_OPTIONS)
         return false;
     peer.n_authorization = peer.authorization ? strlen(peer.authorization) : 0;
     peer.sends_many = count_headers(head, "authorization") + count_headers(head, "x-api-key") > 1;

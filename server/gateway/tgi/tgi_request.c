@@ -1,0 +1,210 @@
+#include "server/gateway/tgi/tgi_request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "server/gateway/http/http_fields.h"
+
+enum { DEFAULT_MAX_NEW_TOKENS = 1024 };
+
+static http_field_fn read_parameters;
+
+#define AT(member)       offsetof(struct tgi_request, member)
+#define SAMPLING(member) AT(sampling.member), AT(sampling.has_##member)
+
+static const struct http_field parameter_fields[] = {
+    {"best_of", http_fields_u32, AT(best_of), AT(has_best_of)},
+    {"temperature", http_fields_float, SAMPLING(temperature)},
+    {"repetition_penalty", http_fields_float, SAMPLING(repetition_penalty)},
+    {"frequency_penalty", http_fields_float, SAMPLING(frequency_penalty)},
+    {"top_k", http_fields_u32, SAMPLING(top_k)},
+    {"top_p", http_fields_float, SAMPLING(top_p)},
+    {"do_sample", http_fields_bool, AT(do_sample), 0},
+    {"max_new_tokens", http_fields_u32, AT(stopping.max_tokens), AT(stopping.has_max_tokens)},
+    {"return_full_text", http_fields_bool, AT(full_text), AT(has_return_full_text)},
+    {"stop", http_fields_texts, AT(stopping.stop), AT(stopping.n_stop)},
+    {"truncate", http_fields_u32, AT(output.truncate), AT(output.has_truncate)},
+    {"details", http_fields_bool, AT(details), 0},
+    {"decoder_input_details", http_fields_bool, AT(decoder_input_details), 0},
+    {"seed", http_fields_u64, SAMPLING(seed)},
+    {"top_n_tokens", http_fields_u32, AT(top_n_tokens), AT(has_top_n_tokens)},
+    /* Load generators send this one; text-generation-inference itself ignores the field. */
+    {"ignore_eos_token", http_fields_flag, AT(stopping.ignore_eos), AT(stopping.has_ignore_eos)},
+    {"typical_p", http_fields_refuse, 0, 0},
+    {"watermark", http_fields_refuse, 0, 0},
+    {"grammar", http_fields_refuse, 0, 0},
+    {"adapter_id", http_fields_refuse, 0, 0},
+};
+
+static int read_parameters(struct http_fields *r, const struct http_field *field)
+{
+    return http_fields_read(r, field->name, parameter_fields,
+                            sizeof(parameter_fields) / sizeof(parameter_fields[0]));
+}
+
+static const struct http_field fields[] = {
+    {"inputs", http_fields_text, AT(inputs), 0},
+    {"parameters", read_parameters, 0, 0},
+    {"stream", http_fields_bool, AT(streams), 0},
+    {"add_special_tokens", http_fields_bool, AT(adds_special_tokens), AT(has_adds_special_tokens)},
+};
+
+/* Rules of text-generation-inference that concern one field. The server checks the other ranges. */
+static int check_values(const struct tgi_request *request, struct error *err)
+{
+    const Sluice__V1__Sampling *sampling = &request->sampling;
+    if (!request->inputs || !request->inputs[0])
+        return error_field(err, "inputs", "is missing or empty");
+    if (sampling->has_temperature && !(sampling->temperature > 0.0f))
+        return error_field(err, "temperature",
+                           "must be above 0; a request without sampling parameters is greedy");
+    if (sampling->has_top_k && sampling->top_k == 0)
+        return error_field(err, "top_k", "must be at least 1");
+    if (request->has_best_of && request->best_of == 0)
+        return error_field(err, "best_of", "must be at least 1");
+    if (!request->has_adds_special_tokens || request->adds_special_tokens)
+        return 0;
+    /* The proto has no prompt without the tokens that the model expects before a text. */
+    error_set(err, STATUS_UNIMPLEMENTED, "add_special_tokens: only true is built");
+    snprintf(err->field, sizeof(err->field), "add_special_tokens");
+    return STATUS_UNIMPLEMENTED;
+}
+
+/* Rules that concern several fields. */
+static int check_together(const struct tgi_request *request, struct error *err)
+{
+    bool many = request->has_best_of && request->best_of > 1;
+    if (many && !request->samples)
+        return error_field(err, "best_of", "needs do_sample or a sampling parameter above 1");
+    if (many && request->sampling.has_seed)
+        return error_field(err, "seed", "contradicts best_of above 1");
+    if (many && request->streams)
+        return error_field(err, "best_of", "must be 1 for a stream");
+    if (request->decoder_input_details && request->streams)
+        return error_field(err, "decoder_input_details", "is not given in streams");
+    return 0;
+}
+
+/* Sets a sampling field that the body left out, so that the model's default has no effect. */
+#define SET_DEFAULT(sampling, member, value)                                                       \
+    do {                                                                                           \
+        if (!(sampling)->has_##member)                                                             \
+            (sampling)->member = (value);                                                          \
+        (sampling)->has_##member = true;                                                           \
+    } while (0)
+
+static void fill_sampling(struct tgi_request *request)
+{
+    Sluice__V1__Sampling *sampling = &request->sampling;
+    uint32_t n = request->has_best_of ? request->best_of : 1;
+    SET_DEFAULT(sampling, repetition_penalty, 1.0f);
+    SET_DEFAULT(sampling, temperature, request->samples ? 1.0f : 0.0f);
+    SET_DEFAULT(sampling, top_k, 0);
+    SET_DEFAULT(sampling, top_p, 1.0f);
+    SET_DEFAULT(sampling, min_p, 0.0f);
+    SET_DEFAULT(sampling, typical_p, 1.0f);
+    SET_DEFAULT(sampling, do_sample, request->samples);
+    SET_DEFAULT(sampling, n, n); /* the answer has every choice of best_of */
+}
+
+/* Fills the request of the proto. */
+static void fill_request(struct tgi_request *request)
+{
+    Sluice__V1__Stopping *stopping = &request->stopping;
+    Sluice__V1__Output *output = &request->output;
+    if (!stopping->has_max_tokens)
+        stopping->max_tokens = DEFAULT_MAX_NEW_TOKENS;
+    stopping->has_max_tokens = true;
+    /* The end token is an event, and a stop text is part of the answer. */
+    stopping->has_include_stop = stopping->include_stop = true;
+    request->details |= request->decoder_input_details;
+    output->top_n = request->top_n_tokens;
+    output->has_top_n = request->has_top_n_tokens;
+    output->logprobs =
+        request->details || request->streams || output->top_n > 0 || request->sampling.n > 1;
+    output->prompt_logprobs = request->decoder_input_details;
+    request->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request->request.text = request->inputs;
+    request->request.parse_special_tokens = true; /* clients render templates themselves */
+}
+
+static int complete(struct tgi_request *request, enum tgi_route route, struct error *err)
+{
+    const Sluice__V1__Sampling *sampling = &request->sampling;
+    if (route != TGI_ROUTE_COMPAT)
+        request->streams = route == TGI_ROUTE_STREAM;
+    else if (!request->has_return_full_text)
+        request->full_text = true;
+    request->samples = request->do_sample || sampling->has_temperature || sampling->has_top_k ||
+                       sampling->has_top_p;
+    int rc = check_values(request, err);
+    if (!rc)
+        rc = check_together(request, err);
+    if (!rc) {
+        fill_sampling(request);
+        fill_request(request);
+    }
+    return rc;
+}
+
+int tgi_request_read(struct tgi_request *request, enum tgi_route route, bool is_strict,
+                     const char *body, size_t n_bytes, struct error *err)
+{
+    struct http_fields r = {.body = {.arena = &request->arena, .err = err},
+                            .ignored = &request->ignored,
+                            .is_strict = is_strict,
+                            .out = request};
+    memset(request, 0, sizeof(*request));
+    arena_init(&request->arena, 0, 0);
+    strbuf_init(&request->ignored, 0);
+    sluice__v1__generate_request__init(&request->request);
+    sluice__v1__sampling__init(&request->sampling);
+    sluice__v1__stopping__init(&request->stopping);
+    sluice__v1__output__init(&request->output);
+    request->request.sampling = &request->sampling;
+    request->request.stopping = &request->stopping;
+    request->request.output = &request->output;
+    int rc = http_fields_read_body(&r, body, n_bytes, fields, sizeof(fields) / sizeof(fields[0]));
+    return rc ? rc : complete(request, route, err);
+}
+
+void tgi_request_fini(struct tgi_request *request)
+{
+    arena_fini(&request->arena);
+    strbuf_fini(&request->ignored);
+}
+
+/* Gives the field another name, also at the begin of the message. */
+static void rename_field(struct error *err, const char *name)
+{
+    char message[ERROR_MESSAGE_BYTES];
+    size_t n = strlen(err->field);
+    if (strncmp(err->message, err->field, n) == 0) {
+        snprintf(message, sizeof(message), "%s%s", name, err->message + n);
+        snprintf(err->message, sizeof(err->message), "%s", message);
+    }
+    memmove(err->field, name, strlen(name) + 1);
+}
+
+void tgi_request_name_field(struct error *err)
+{
+    static const struct {
+        const char *proto, *tgi;
+    } names[] = {{"stopping.max_tokens", "max_new_tokens"},
+                 {"output.top_n", "top_n_tokens"},
+                 {"sampling.n", "best_of"},
+                 {"prompt", "inputs"}};
+    static const char *const prefixes[] = {"sampling.", "stopping.", "output."};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(err->field, names[i].proto) == 0)
+            rename_field(err, names[i].tgi);
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        char name[ERROR_FIELD_BYTES];
+        size_t n = strlen(prefixes[i]);
+        if (strncmp(err->field, prefixes[i], n) != 0)
+            continue;
+        snprintf(name, sizeof(name), "%s", err->field + n);
+        rename_field(err, name);
+    }
+}
