@@ -50,6 +50,7 @@ static const struct name names[] = {
     {"grace", CLI},
     {"group", CLI},
     {"handshake-timeout", SERVER},
+    {"http-strict", SERVER},
     {"ids", WORKER},
     {"ignore-eos", CLI},
     {"interval", CLI},

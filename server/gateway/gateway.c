@@ -194,7 +194,9 @@ static int make_server(struct gateway *gateway, struct error *err)
 static int start_http(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
-    struct http_surfaces_config surfaces = {.dispatch = &gateway->dispatch};
+    struct http_surfaces_config surfaces = {.dispatch = &gateway->dispatch,
+                                            .texts = &gateway->service.texts,
+                                            .is_strict = c->http_strict};
     struct http_front_config config = {.listen = c->http_listen,
                                        .origins = c->http_origins ? c->http_origins : "",
                                        .access = gateway->access,
@@ -436,7 +438,7 @@ void gateway_hurry(struct gateway *gateway)
 static void end_waiting(struct gateway *gateway)
 {
     dispatch_end_waiting(&gateway->dispatch);
-    service_text_end_waiting(&gateway->service);
+    text_calls_end_waiting(&gateway->service.texts);
 }
 
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 /* Appends routes to the table, which has room. */
@@ -24,6 +25,30 @@ int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surface
          .handle = openai_exchange_completions,
          .arg = &surfaces->openai,
          .methods = HTTP_POST},
+        {.path = "/v1/models",
+         .handle = openai_models_list,
+         .arg = &surfaces->models,
+         .methods = HTTP_GET},
+        {.path = "/models",
+         .handle = openai_models_list,
+         .arg = &surfaces->models,
+         .methods = HTTP_GET},
+        {.path = "/v1/models/{}",
+         .handle = openai_models_get,
+         .arg = &surfaces->models,
+         .methods = HTTP_GET},
+        {.path = "/models/{}",
+         .handle = openai_models_get,
+         .arg = &surfaces->models,
+         .methods = HTTP_GET},
+        {.path = "/tokenize",
+         .handle = openai_tokens_encode,
+         .arg = &surfaces->tokens,
+         .methods = HTTP_POST},
+        {.path = "/detokenize",
+         .handle = openai_tokens_decode,
+         .arg = &surfaces->tokens,
+         .methods = HTTP_POST},
     };
     const struct http_route tgi[] = {
         {.path = "/", .handle = tgi_exchange_compat, .arg = &surfaces->tgi, .methods = HTTP_POST},
@@ -41,6 +66,10 @@ int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surface
     size_t n_tgi = sizeof(tgi) / sizeof(tgi[0]);
     *surfaces = (struct http_surfaces){
         .openai = {.dispatch = config->dispatch, .is_strict = config->is_strict},
+        .models = {.dispatch = config->dispatch, .created = clock_wall_ns() / NS_PER_S},
+        .tokens = {.dispatch = config->dispatch,
+                   .calls = config->texts,
+                   .is_strict = config->is_strict},
         .tgi = {.dispatch = config->dispatch, .is_strict = config->is_strict}};
     surfaces->routes = calloc(config->n_pages + n_openai + n_tgi, sizeof(*surfaces->routes));
     if (!surfaces->routes)

@@ -7,12 +7,17 @@
 
 #include "proto/http/http_server.h"
 #include "server/gateway/openai/openai_exchange.h"
+#include "server/gateway/openai/openai_models.h"
+#include "server/gateway/openai/openai_tokens.h"
 #include "server/gateway/tgi/tgi_exchange.h"
 
 struct error;
+struct text_calls;
 
 struct http_surfaces {
     struct openai_context openai;
+    struct openai_models models;
+    struct openai_tokens tokens;
     struct tgi_context tgi;
     struct http_route *routes; /* owned */
     size_t n_routes;
@@ -20,6 +25,7 @@ struct http_surfaces {
 
 struct http_surfaces_config {
     struct dispatch *dispatch;
+    struct text_calls *texts;
     bool is_strict;                 /* unknown fields of a body are refused */
     const struct http_route *pages; /* further routes */
     size_t n_pages;

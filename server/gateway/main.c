@@ -41,6 +41,8 @@ static const struct option_spec own_specs[] = {
      "addresses of HTTP, or unix:PATH, between commas; empty: none", 0, 0},
     {"http-origins", 0, OPTION_STRING, FIELD(gateway.http_origins), "", "ORIGINS",
      "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
+    {"http-strict", 0, OPTION_BOOL, FIELD(gateway.http_strict), "false", NULL,
+     "refuse JSON bodies with unknown fields, or fields without effect", 0, 0},
     {"manager", 'm', OPTION_STRING, FIELD(gateway.manager_socket), "", "PATH",
      "unix socket of the manager", 0, 0},
     {"routes-file", 0, OPTION_STRING, FIELD(gateway.routes_file), "", "PATH",

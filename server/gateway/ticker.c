@@ -87,7 +87,7 @@ void *ticker_run(void *arg)
         int64_t awake_ns = awake_clock_tick(&gateway->clock, now_ns);
         replicas_tick(&gateway->replicas, now_ns);
         dispatch_retry_waiting(&gateway->dispatch);
-        service_text_retry_waiting(&gateway->service);
+        text_calls_retry_waiting(&gateway->service.texts);
         dispatch_tell_waiting(&gateway->dispatch);
         if (now_ns >= next_reattach_ns) {
             reattach_tick(&gateway->relays, awake_ns);

@@ -102,9 +102,11 @@ void service_init(struct service *service, struct dispatch *dispatch)
 {
     *service = (struct service){.dispatch = dispatch};
     pthread_mutex_init(&service->lock, NULL);
+    text_calls_init(&service->texts, dispatch);
 }
 
 void service_fini(struct service *service)
 {
+    text_calls_fini(&service->texts);
     pthread_mutex_destroy(&service->lock);
 }

@@ -6,18 +6,18 @@
 #include <stdbool.h>
 
 #include "proto/rpc/server/server.h"
+#include "server/gateway/dispatch/text_call.h"
 
 struct access;
 struct dispatch;
 struct generate_stream;
-struct text_forward;
 
 struct service {
     struct dispatch *dispatch; /* dispatch and access outlive the service */
     struct access *access;
-    pthread_mutex_t lock;               /* protects the fields below */
-    struct generate_stream *streams;    /* open streams */
-    struct text_forward *waiting_texts; /* calls that wait for a replica */
+    pthread_mutex_t lock;            /* protects the streams */
+    struct generate_stream *streams; /* open streams */
+    struct text_calls texts;         /* has its own lock */
 };
 
 void service_init(struct service *service, struct dispatch *dispatch);
@@ -27,8 +27,5 @@ void service_table(struct service *service, struct rpc_service *out_table);
 
 /* service_text.c */
 rpc_handler_fn handle_tokenize, handle_detokenize, handle_apply_chat_template;
-/* Ticker thread: tries the waiting calls again, or ends them. */
-void service_text_retry_waiting(struct service *service);
-void service_text_end_waiting(struct service *service);
 /* service_models.c */
 rpc_handler_fn handle_list_models, handle_get_model;

@@ -76,19 +76,50 @@ static void write_body(struct strbuf *out, const char *message, const char *type
     strbuf_add_str(out, "}}");
 }
 
-void http_error_reply(const struct error *err, char *out_headers, struct http_reply *reply)
+/* True if the same request fails again. A client library would repeat it for these statuses. */
+static bool is_final(const struct error *err, unsigned status)
+{
+    const struct reason_facts *facts = reason_facts(err->reason);
+    return (status == 429 || status >= 500) && err->reason != REASON_NONE &&
+           err->reason != REASON_UNKNOWN && facts->retry == RETRY_NEVER;
+}
+
+void http_error_headers(const struct error *err, char *out_headers)
+{
+    unsigned status = find_row(err->status)->http;
+    uint32_t retry_ms = err->retry_after_ms;
+    out_headers[0] = '\0';
+    if (status == 401) {
+        snprintf(out_headers, HTTP_ERROR_HEADER_BYTES, "WWW-Authenticate: Bearer\r\n");
+        return;
+    }
+    if (is_final(err, status)) {
+        snprintf(out_headers, HTTP_ERROR_HEADER_BYTES, "X-Should-Retry: false\r\n");
+        return;
+    }
+    if (!retry_ms && (status == 429 || status == 503))
+        retry_ms = MS_PER_S;
+    if (retry_ms)
+        snprintf(out_headers, HTTP_ERROR_HEADER_BYTES,
+                 "Retry-After: %u\r\nRetry-After-Ms: %u\r\nX-Should-Retry: true\r\n",
+                 (retry_ms + MS_PER_S - 1) / MS_PER_S, retry_ms);
+}
+
+void http_error_reply_as(const struct error *err, const char *code, char *out_headers,
+                         struct http_reply *reply)
 {
     const struct error_row *row = find_row(err->status);
-    out_headers[0] = '\0';
-    if (err->retry_after_ms)
-        snprintf(out_headers, HTTP_ERROR_HEADER_BYTES, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n",
-                 (err->retry_after_ms + MS_PER_S - 1) / MS_PER_S, err->retry_after_ms);
-    if (row->http == 401)
-        snprintf(out_headers, HTTP_ERROR_HEADER_BYTES, "WWW-Authenticate: Bearer\r\n");
+    http_error_headers(err, out_headers);
     reply->status = row->http;
     reply->content_type = "application/json";
     reply->headers = out_headers;
-    write_body(&reply->body, err->message, row->type, err->field, error_reason_name(err));
+    write_body(&reply->body, err->message, row->type, err->field,
+               code ? code : error_reason_name(err));
+}
+
+void http_error_reply(const struct error *err, char *out_headers, struct http_reply *reply)
+{
+    http_error_reply_as(err, NULL, out_headers, reply);
 }
 
 void http_error_refuse(unsigned status, const char *why, struct http_reply *reply)

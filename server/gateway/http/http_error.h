@@ -9,10 +9,16 @@ struct http_reply;
  * 429 and from 500 on; no other error may become one of these. */
 unsigned http_error_status(const struct error *err);
 
-/* Fills the reply: status, JSON body, and in out_headers (its size: HTTP_ERROR_HEADER_BYTES) the
- * time after which a repeat makes sense. */
 enum { HTTP_ERROR_HEADER_BYTES = 160 };
+
+/* Writes the header lines of an error. They tell a client library if it should repeat the request,
+ * and after which time. out_headers has HTTP_ERROR_HEADER_BYTES. */
+void http_error_headers(const struct error *err, char *out_headers);
+/* Fills the reply: status, JSON body, and out_headers. */
 void http_error_reply(const struct error *err, char *out_headers, struct http_reply *reply);
+/* The same with a code of the API's own; NULL: the name of the error's reason. */
+void http_error_reply_as(const struct error *err, const char *code, char *out_headers,
+                         struct http_reply *reply);
 
 /* The same for a refusal that has no struct error, of the server that reads the requests. */
 void http_error_refuse(unsigned status, const char *why, struct http_reply *reply);

@@ -26,7 +26,7 @@ struct http_front_config {
     struct access *access;
     const struct gateway_limits *limits;
     struct counters *counters;
-    const struct http_route *routes; /* of /metrics and of the APIs */
+    const struct http_route *routes; /* /metrics and the APIs */
     size_t n_routes;
     enum rpc_share share;
 };

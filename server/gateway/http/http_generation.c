@@ -17,7 +17,7 @@
 
 static const char ping[] = ": ping\n\n";
 
-/* One prompt. The sink may live longer than the exchange's answer. */
+/* A prompt. The sink may live longer than the exchange's answer. */
 struct part {
     struct relay_sink base;
     struct http_generation *group; /* retained */
@@ -43,7 +43,7 @@ struct http_generation {
     struct part *parts[];
 };
 
-/* What a call of relay_deliver writes. */
+/* The place that relay_deliver_all writes to. */
 struct writer {
     struct part *part;
     struct strbuf *text;

@@ -1,7 +1,7 @@
 #include "server/gateway/openai/openai_answer.h"
 
 #include <inttypes.h>
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text/json_write.h"
@@ -9,6 +9,12 @@
 static void write_str(struct strbuf *out, const char *text)
 {
     json_write_text(out, text, strlen(text));
+}
+
+static void append(struct strbuf *out, const struct strbuf *more)
+{
+    strbuf_add(out, strbuf_str(more), more->n_bytes);
+    out->failed |= more->failed;
 }
 
 static const char *finish_reason(const Sluice__V1__Finished *finished)
@@ -22,101 +28,10 @@ static const char *finish_reason(const Sluice__V1__Finished *finished)
     }
 }
 
-/* --- log-probabilities --- */
-
-/* JSON has no infinity: a token that cannot be drawn gets the lowest number of a float. */
-static void write_logprob(struct strbuf *out, float logprob)
+static void write_numbers(struct strbuf *out, const uint32_t *ids, size_t n)
 {
-    if (isnan(logprob))
-        strbuf_add_str(out, "null");
-    else
-        strbuf_printf(out, "%.9g", isinf(logprob) ? -3.4028234e38 : (double)logprob);
-}
-
-/* {"token", "logprob", "bytes"} without the closing brace. */
-static void write_token(struct strbuf *out, const ProtobufCBinaryData *token, float logprob)
-{
-    strbuf_add_str(out, "{\"token\":");
-    json_write_text(out, (const char *)token->data, token->len);
-    strbuf_add_str(out, ",\"logprob\":");
-    write_logprob(out, logprob);
-    strbuf_add_str(out, ",\"bytes\":[");
-    for (size_t i = 0; i < token->len; i++)
-        strbuf_printf(out, i ? ",%u" : "%u", (unsigned)token->data[i]);
-    strbuf_add_char(out, ']');
-}
-
-static void write_chat_logprobs(struct strbuf *out, Sluice__V1__TokenLogprob *const *list, size_t n)
-{
-    strbuf_add_str(out, "{\"content\":[");
-    for (size_t i = 0; i < n; i++) {
-        if (i)
-            strbuf_add_char(out, ',');
-        write_token(out, &list[i]->token, list[i]->logprob);
-        strbuf_add_str(out, ",\"top_logprobs\":[");
-        for (size_t k = 0; k < list[i]->n_top; k++) {
-            if (k)
-                strbuf_add_char(out, ',');
-            write_token(out, &list[i]->top[k]->token, list[i]->top[k]->logprob);
-            strbuf_add_char(out, '}');
-        }
-        strbuf_add_str(out, "]}");
-    }
-    strbuf_add_str(out, "],\"refusal\":null}");
-}
-
-/* Code points that begin in the bytes. */
-static uint64_t code_points(const ProtobufCBinaryData *token)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; i < token->len; i++)
-        n += (token->data[i] & 0xC0) != 0x80;
-    return n;
-}
-
-static void write_text_logprobs(struct strbuf *out, Sluice__V1__TokenLogprob *const *list, size_t n,
-                                uint64_t *offset)
-{
-    strbuf_add_str(out, "{\"tokens\":[");
-    for (size_t i = 0; i < n; i++) {
-        strbuf_add_str(out, i ? "," : "");
-        json_write_text(out, (const char *)list[i]->token.data, list[i]->token.len);
-    }
-    strbuf_add_str(out, "],\"token_logprobs\":[");
-    for (size_t i = 0; i < n; i++) {
-        strbuf_add_str(out, i ? "," : "");
-        write_logprob(out, list[i]->logprob);
-    }
-    strbuf_add_str(out, "],\"top_logprobs\":[");
-    for (size_t i = 0; i < n; i++) {
-        strbuf_add_str(out, i ? ",{" : "{");
-        for (size_t k = 0; k < list[i]->n_top; k++) {
-            const Sluice__V1__TopLogprob *top = list[i]->top[k];
-            strbuf_add_str(out, k ? "," : "");
-            json_write_text(out, (const char *)top->token.data, top->token.len);
-            strbuf_add_char(out, ':');
-            write_logprob(out, top->logprob);
-        }
-        strbuf_add_char(out, '}');
-    }
-    strbuf_add_str(out, "],\"text_offset\":[");
-    for (size_t i = 0; i < n; i++) {
-        strbuf_printf(out, i ? ",%" PRIu64 : "%" PRIu64, *offset);
-        *offset += code_points(&list[i]->token);
-    }
-    strbuf_add_str(out, "]}");
-}
-
-static void write_logprobs(const struct openai_answer *answer, struct strbuf *out,
-                           Sluice__V1__TokenLogprob *const *list, size_t n, uint64_t *offset)
-{
-    strbuf_add_str(out, ",\"logprobs\":");
-    if (!answer->wants_logprobs || n == 0)
-        strbuf_add_str(out, "null");
-    else if (answer->is_chat)
-        write_chat_logprobs(out, list, n);
-    else
-        write_text_logprobs(out, list, n, offset);
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(out, i ? ",%" PRIu32 : "%" PRIu32, ids[i]);
 }
 
 static void write_ids(const struct openai_answer *answer, struct strbuf *out, const uint32_t *ids,
@@ -125,8 +40,17 @@ static void write_ids(const struct openai_answer *answer, struct strbuf *out, co
     if (!answer->returns_ids)
         return;
     strbuf_add_str(out, ",\"token_ids\":[");
-    for (size_t i = 0; i < n; i++)
-        strbuf_printf(out, i ? ",%" PRIu32 : "%" PRIu32, ids[i]);
+    write_numbers(out, ids, n);
+    strbuf_add_char(out, ']');
+}
+
+static void write_prompt_ids(const struct openai_answer *answer, struct strbuf *out,
+                             const struct strbuf *ids)
+{
+    if (!answer->returns_ids)
+        return;
+    strbuf_add_str(out, ",\"prompt_token_ids\":[");
+    append(out, ids);
     strbuf_add_char(out, ']');
 }
 
@@ -150,41 +74,83 @@ static void open_object(const struct openai_answer *answer, const char *object, 
                   "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", answer->id,
                   object, answer->created);
     write_str(out, answer->model);
+    strbuf_add_str(out, ",\"system_fingerprint\":");
+    if (answer->fingerprint[0])
+        write_str(out, answer->fingerprint);
+    else
+        strbuf_add_str(out, "null");
     strbuf_add_str(out, ",\"choices\":[");
 }
+
+static void set_fingerprint(struct openai_answer *answer, const char *fingerprint)
+{
+    if (!answer->fingerprint[0])
+        snprintf(answer->fingerprint, sizeof(answer->fingerprint), "%s", fingerprint);
+}
+
+void openai_answer_fini(struct openai_answer *answer)
+{
+    strbuf_fini(&answer->choices);
+    strbuf_fini(&answer->prompt_lists);
+}
+
+void openai_answer_prompt_fini(struct openai_answer_prompt *prompt)
+{
+    openai_logprobs_fini(&prompt->logprobs);
+    strbuf_fini(&prompt->ids);
+}
+
+/* --- a stream --- */
 
 static const char *chunk_object(const struct openai_answer *answer)
 {
     return answer->is_chat ? "chat.completion.chunk" : "text_completion";
 }
 
-void openai_answer_chunk(struct openai_answer *answer, struct openai_choice *choice, uint32_t index,
-                         const Sluice__V1__Tokens *tokens, const Sluice__V1__Finished *finished,
-                         struct strbuf *out)
+void openai_answer_prompt_info(struct openai_answer *answer, struct openai_answer_prompt *prompt,
+                               const Sluice__V1__PromptInfo *info)
 {
-    const char *text = tokens ? tokens->text : "";
-    strbuf_add_str(out, "data: ");
-    open_object(answer, chunk_object(answer), out);
-    strbuf_printf(out, "{\"index\":%" PRIu32 ",", index);
-    if (answer->is_chat) {
-        strbuf_add_str(out, "\"delta\":{");
-        if (!choice->has_begun)
-            strbuf_add_str(out, "\"role\":\"assistant\",");
-        if (!choice->has_begun || tokens) {
-            strbuf_add_str(out, "\"content\":");
-            write_str(out, text);
-        }
-        strbuf_add_char(out, '}');
-    } else {
-        strbuf_add_str(out, "\"text\":");
-        write_str(out, text);
+    if (!prompt->has_info) {
+        prompt->has_info = true;
+        answer->n_prompt_tokens += info->n_prompt_tokens;
+        answer->n_cached_tokens += info->n_cached_tokens;
+        set_fingerprint(answer, info->fingerprint);
+        if (answer->returns_ids)
+            write_numbers(&prompt->ids, info->prompt_token_ids, info->n_prompt_token_ids);
     }
-    choice->has_begun = true;
-    write_logprobs(answer, out, tokens ? tokens->logprobs : NULL, tokens ? tokens->n_logprobs : 0,
-                   &choice->n_text);
-    write_ids(answer, out, tokens ? tokens->ids : NULL, tokens ? tokens->n_ids : 0);
-    strbuf_printf(out, ",\"finish_reason\":%s}]", finished ? finish_reason(finished) : "null");
-    answer->n_generated_tokens += tokens ? (uint32_t)tokens->n_ids : 0;
+    if (answer->echoes && answer->wants_logprobs)
+        openai_logprobs_add(&prompt->logprobs, info->prompt_logprobs, info->n_prompt_logprobs);
+}
+
+static void write_chunk_logprobs(const struct openai_answer *answer,
+                                 const struct openai_answer_prompt *prompt,
+                                 struct openai_answer_choice *choice,
+                                 const Sluice__V1__Tokens *tokens, struct strbuf *out)
+{
+    bool joins = !choice->has_begun && answer->echoes;
+    strbuf_add_str(out, ",\"logprobs\":");
+    if (!answer->wants_logprobs || (!tokens->n_logprobs && !joins)) {
+        strbuf_add_str(out, "null");
+    } else if (answer->is_chat) {
+        openai_logprobs_write_chat(tokens->logprobs, tokens->n_logprobs, out);
+    } else {
+        struct openai_logprobs lists = {.n_text = choice->n_text};
+        if (joins)
+            openai_logprobs_join(&lists, &prompt->logprobs);
+        openai_logprobs_add(&lists, tokens->logprobs, tokens->n_logprobs);
+        choice->n_text = lists.n_text;
+        openai_logprobs_write(&lists, out);
+        openai_logprobs_fini(&lists);
+    }
+}
+
+/* Ends the open chunk with a reason. */
+static void close_chunk(struct openai_answer *answer, const char *reason, struct strbuf *out)
+{
+    if (!answer->is_open)
+        return;
+    answer->is_open = false;
+    strbuf_printf(out, ",\"finish_reason\":%s}]", reason);
     if (answer->continuous_usage) {
         strbuf_add_char(out, ',');
         write_usage(answer, out);
@@ -194,8 +160,50 @@ void openai_answer_chunk(struct openai_answer *answer, struct openai_choice *cho
     strbuf_add_str(out, "}\n\n");
 }
 
-void openai_answer_end(const struct openai_answer *answer, struct strbuf *out)
+void openai_answer_flush(struct openai_answer *answer, struct strbuf *out)
 {
+    close_chunk(answer, "null", out);
+}
+
+void openai_answer_tokens(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
+                          struct openai_answer_choice *choice, uint32_t index,
+                          const Sluice__V1__Tokens *tokens, struct strbuf *out)
+{
+    openai_answer_flush(answer, out);
+    strbuf_add_str(out, "data: ");
+    open_object(answer, chunk_object(answer), out);
+    strbuf_printf(out, "{\"index\":%" PRIu32 ",", index);
+    if (!answer->is_chat)
+        strbuf_add_str(out, "\"text\":");
+    else if (choice->has_begun)
+        strbuf_add_str(out, "\"delta\":{\"content\":");
+    else
+        strbuf_add_str(out, "\"delta\":{\"role\":\"assistant\",\"content\":");
+    write_str(out, tokens->text);
+    strbuf_add_str(out, answer->is_chat ? "}" : "");
+    write_chunk_logprobs(answer, prompt, choice, tokens, out);
+    write_ids(answer, out, tokens->ids, tokens->n_ids);
+    if (!choice->has_begun)
+        write_prompt_ids(answer, out, &prompt->ids);
+    answer->n_generated_tokens += (uint32_t)tokens->n_ids;
+    choice->has_begun = true;
+    answer->is_open = true;
+    answer->i_open = index;
+}
+
+void openai_answer_finish(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
+                          struct openai_answer_choice *choice, uint32_t index,
+                          const Sluice__V1__Finished *finished, struct strbuf *out)
+{
+    static const Sluice__V1__Tokens none = SLUICE__V1__TOKENS__INIT;
+    if (!answer->is_open || answer->i_open != index)
+        openai_answer_tokens(answer, prompt, choice, index, &none, out);
+    close_chunk(answer, finish_reason(finished), out);
+}
+
+void openai_answer_end(struct openai_answer *answer, struct strbuf *out)
+{
+    openai_answer_flush(answer, out);
     if (answer->include_usage) {
         strbuf_add_str(out, "data: ");
         open_object(answer, chunk_object(answer), out);
@@ -206,27 +214,75 @@ void openai_answer_end(const struct openai_answer *answer, struct strbuf *out)
     strbuf_add_str(out, "data: [DONE]\n\n");
 }
 
-void openai_answer_choices(struct openai_answer *answer, const Sluice__V1__CompleteResponse *whole,
-                           uint32_t first, struct strbuf *out)
+/* --- a whole answer --- */
+
+static void write_whole_logprobs(const struct openai_answer *answer,
+                                 const Sluice__V1__Choice *choice,
+                                 const Sluice__V1__PromptInfo *info, struct strbuf *out)
 {
-    for (size_t i = 0; i < whole->n_choices; i++) {
-        const Sluice__V1__Choice *choice = whole->choices[i];
-        uint64_t offset = 0;
-        strbuf_printf(out, "%s{\"index\":%" PRIu32 ",", out->n_bytes ? "," : "",
-                      first + choice->index);
-        if (answer->is_chat) {
-            strbuf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-            write_str(out, choice->text);
-            strbuf_add_str(out, ",\"refusal\":null}");
-        } else {
-            strbuf_add_str(out, "\"text\":");
-            write_str(out, choice->text);
-        }
-        write_logprobs(answer, out, choice->logprobs, choice->n_logprobs, &offset);
-        write_ids(answer, out, choice->ids, choice->n_ids);
-        strbuf_printf(out, ",\"finish_reason\":%s}",
-                      choice->finished ? finish_reason(choice->finished) : "null");
+    strbuf_add_str(out, ",\"logprobs\":");
+    if (!answer->wants_logprobs) {
+        strbuf_add_str(out, "null");
+    } else if (answer->is_chat) {
+        openai_logprobs_write_chat(choice->logprobs, choice->n_logprobs, out);
+    } else {
+        struct openai_logprobs lists = {0};
+        if (answer->echoes && info)
+            openai_logprobs_add(&lists, info->prompt_logprobs, info->n_prompt_logprobs);
+        openai_logprobs_add(&lists, choice->logprobs, choice->n_logprobs);
+        openai_logprobs_write(&lists, out);
+        openai_logprobs_fini(&lists);
     }
+}
+
+/* The lists of a prompt: vLLM has them in each choice of completions, and beside a chat's choices.
+ */
+static void write_prompt_lists(const struct openai_answer *answer,
+                               const Sluice__V1__PromptInfo *info, struct strbuf *out)
+{
+    if (!info)
+        return;
+    if (answer->has_prompt_logprobs) {
+        strbuf_add_str(out, ",\"prompt_logprobs\":");
+        openai_logprobs_write_prompt(info->prompt_logprobs, info->n_prompt_logprobs, out);
+    }
+    if (answer->returns_ids) {
+        strbuf_add_str(out, ",\"prompt_token_ids\":[");
+        write_numbers(out, info->prompt_token_ids, info->n_prompt_token_ids);
+        strbuf_add_char(out, ']');
+    }
+}
+
+static void write_choice(const struct openai_answer *answer, const Sluice__V1__Choice *choice,
+                         const Sluice__V1__PromptInfo *info, uint32_t index, struct strbuf *out)
+{
+    strbuf_printf(out, "%s{\"index\":%" PRIu32 ",", out->n_bytes ? "," : "", index);
+    if (answer->is_chat) {
+        strbuf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+        write_str(out, choice->text);
+        strbuf_add_str(out, ",\"refusal\":null}");
+    } else {
+        strbuf_add_str(out, "\"text\":");
+        write_str(out, choice->text);
+    }
+    write_whole_logprobs(answer, choice, info, out);
+    write_ids(answer, out, choice->ids, choice->n_ids);
+    if (!answer->is_chat)
+        write_prompt_lists(answer, info, out);
+    strbuf_printf(out, ",\"finish_reason\":%s}",
+                  choice->finished ? finish_reason(choice->finished) : "null");
+}
+
+void openai_answer_choices(struct openai_answer *answer, const Sluice__V1__CompleteResponse *whole,
+                           uint32_t first)
+{
+    for (size_t i = 0; i < whole->n_choices; i++)
+        write_choice(answer, whole->choices[i], whole->prompt_info,
+                     first + whole->choices[i]->index, &answer->choices);
+    if (answer->is_chat)
+        write_prompt_lists(answer, whole->prompt_info, &answer->prompt_lists);
+    if (whole->prompt_info)
+        set_fingerprint(answer, whole->prompt_info->fingerprint);
     if (whole->usage) {
         answer->n_prompt_tokens += whole->usage->n_prompt_tokens;
         answer->n_cached_tokens += whole->usage->n_cached_tokens;
@@ -234,12 +290,12 @@ void openai_answer_choices(struct openai_answer *answer, const Sluice__V1__Compl
     }
 }
 
-void openai_answer_whole(const struct openai_answer *answer, const struct strbuf *choices,
-                         struct strbuf *out)
+void openai_answer_whole(const struct openai_answer *answer, struct strbuf *out)
 {
     open_object(answer, answer->is_chat ? "chat.completion" : "text_completion", out);
-    strbuf_add(out, strbuf_str(choices), choices->n_bytes);
+    append(out, &answer->choices);
     strbuf_add_str(out, "],");
     write_usage(answer, out);
+    append(out, &answer->prompt_lists);
     strbuf_add_str(out, "}\n");
 }

@@ -6,36 +6,64 @@
 #include <stdint.h>
 
 #include "base/strbuf.h"
+#include "server/gateway/openai/openai_logprobs.h"
 #include "sluice/v1/inference.pb-c.h"
 
-/* The parts that all objects of an answer share. */
-struct openai_answer {
-    bool is_chat, wants_logprobs, returns_ids, continuous_usage, include_usage;
-    char id[64];       /* "chatcmpl-..." */
-    const char *model; /* as the client named it */
-    int64_t created;   /* seconds since the epoch */
-    uint32_t top_n;
-    uint32_t n_prompt_tokens, n_cached_tokens, n_generated_tokens; /* so far */
+/* The part of a prompt that goes into the first chunk of each choice. */
+struct openai_answer_prompt {
+    bool has_info;
+    struct openai_logprobs logprobs; /* tokens of the prompt; with echo and logprobs */
+    struct strbuf ids;               /* "1,2,3", with returns_ids */
 };
 
-/* One choice of a stream. */
-struct openai_choice {
+/* A choice of a stream. */
+struct openai_answer_choice {
     bool has_begun;  /* the role was sent */
     uint64_t n_text; /* code points sent: text_offset of the next token */
 };
 
-/* Appends `data: {...}` with a part of a choice. `tokens` may be NULL with `finished`, and vice
- * versa. */
-void openai_answer_chunk(struct openai_answer *answer, struct openai_choice *choice, uint32_t index,
-                         const Sluice__V1__Tokens *tokens, const Sluice__V1__Finished *finished,
-                         struct strbuf *out);
-/* Appends the end of a stream: usage if it was asked for, and [DONE]. */
-void openai_answer_end(const struct openai_answer *answer, struct strbuf *out);
+/* State of an answer. */
+struct openai_answer {
+    bool is_chat, wants_logprobs, returns_ids, continuous_usage, include_usage;
+    bool echoes;              /* completions: text and log-probabilities begin with the prompt's */
+    bool has_prompt_logprobs; /* vLLM's list is wanted */
+    char id[64];              /* "chatcmpl-..." */
+    const char *model;        /* as the client named it */
+    char fingerprint[72];     /* empty: unknown */
+    int64_t created;          /* seconds since the epoch */
+    uint32_t n_prompt_tokens, n_cached_tokens, n_generated_tokens; /* so far */
+    /* A chunk is written up to its finish_reason: the next frame may have the reason. */
+    bool is_open;
+    uint32_t i_open; /* index of the choice of the open chunk */
+    /* Used by a whole answer: the choices, and the lists of a chat's prompt. */
+    struct strbuf choices, prompt_lists;
+};
 
-/* Appends the choices of a whole answer, with indices from `first`. A comma stands before each
- * choice but the first. */
+void openai_answer_fini(struct openai_answer *answer);
+void openai_answer_prompt_fini(struct openai_answer_prompt *prompt);
+
+/* --- a stream --- */
+
+/* Notes what is known of a prompt; may come in several parts. */
+void openai_answer_prompt_info(struct openai_answer *answer, struct openai_answer_prompt *prompt,
+                               const Sluice__V1__PromptInfo *info);
+/* Appends `data: {...}` with tokens of a choice, and leaves the chunk open. */
+void openai_answer_tokens(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
+                          struct openai_answer_choice *choice, uint32_t index,
+                          const Sluice__V1__Tokens *tokens, struct strbuf *out);
+/* Appends the end of a choice: in the open chunk if that is the choice's, else in its own chunk. */
+void openai_answer_finish(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
+                          struct openai_answer_choice *choice, uint32_t index,
+                          const Sluice__V1__Finished *finished, struct strbuf *out);
+/* Ends the open chunk. */
+void openai_answer_flush(struct openai_answer *answer, struct strbuf *out);
+/* Appends the end of a stream: usage if it was asked for, and [DONE]. */
+void openai_answer_end(struct openai_answer *answer, struct strbuf *out);
+
+/* --- a whole answer --- */
+
+/* Adds the choices of a prompt, with indices from `first`. */
 void openai_answer_choices(struct openai_answer *answer, const Sluice__V1__CompleteResponse *whole,
-                           uint32_t first, struct strbuf *out);
-/* Appends the object around choices. */
-void openai_answer_whole(const struct openai_answer *answer, const struct strbuf *choices,
-                         struct strbuf *out);
+                           uint32_t first);
+/* Appends the object. */
+void openai_answer_whole(const struct openai_answer *answer, struct strbuf *out);

@@ -11,45 +11,65 @@
 #include "server/gateway/http/http_error.h"
 #include "server/gateway/http/http_generation.h"
 #include "server/gateway/openai/openai_answer.h"
+#include "server/gateway/openai/openai_chat.h"
+#include "server/gateway/openai/openai_error.h"
 #include "server/gateway/openai/openai_request.h"
 
 /* A request while it is answered. */
 struct openai_exchange {
-    struct openai_request *request; /* borrowed; NULL after the handler */
+    /* Owned. NULL once the request cannot be tried again. */
+    struct openai_request *request;
     struct openai_answer answer;
-    char model[192];
-    uint32_t n_choices; /* of each prompt */
-    struct strbuf whole_choices;
-    struct openai_choice *choices; /* owned: n_choices for each prompt */
+    uint32_t n_choices; /* for each prompt */
+    size_t n_prompts;
+    struct openai_answer_prompt *prompts; /* owned: n_prompts */
+    struct openai_answer_choice *choices; /* owned: n_choices for each prompt */
+    char model[];
 };
+
+static void forget_request(struct openai_exchange *exchange)
+{
+    if (!exchange->request)
+        return;
+    openai_request_fini(exchange->request);
+    free(exchange->request);
+    exchange->request = NULL;
+}
+
+/* --- the answer --- */
 
 static void refuse(void *surface, const struct error *err, char *out_headers,
                    struct http_reply *reply)
 {
-    struct error named = *err;
-    (void)surface;
-    openai_request_name_field(&named);
-    http_error_reply(&named, out_headers, reply);
+    const struct openai_exchange *exchange = surface;
+    openai_error_reply(err, exchange->answer.is_chat, out_headers, reply);
 }
 
-static void frame(void *surface, size_t i_prompt, const struct relay_frame *frame,
-                  struct strbuf *out)
+static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *frame,
+                      struct strbuf *out)
 {
     struct openai_exchange *exchange = surface;
     struct openai_answer *answer = &exchange->answer;
+    struct openai_answer_prompt *prompt = &exchange->prompts[i_prompt];
     uint32_t first = (uint32_t)i_prompt * exchange->n_choices;
     if (frame->kind == RELAY_FRAME_WHOLE) {
-        openai_answer_choices(answer, frame->whole, first, &exchange->whole_choices);
+        openai_answer_choices(answer, frame->whole, first);
     } else if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
-        answer->n_prompt_tokens += frame->prompt_info.n_prompt_tokens;
-        answer->n_cached_tokens += frame->prompt_info.n_cached_tokens;
+        forget_request(exchange);
+        openai_answer_prompt_info(answer, prompt, &frame->prompt_info);
     } else if (frame->kind == RELAY_FRAME_TOKENS) {
         uint32_t i = first + frame->tokens.choice;
-        openai_answer_chunk(answer, &exchange->choices[i], i, &frame->tokens, NULL, out);
+        openai_answer_tokens(answer, prompt, &exchange->choices[i], i, &frame->tokens, out);
     } else if (frame->kind == RELAY_FRAME_FINISHED) {
         uint32_t i = first + frame->finished.choice;
-        openai_answer_chunk(answer, &exchange->choices[i], i, NULL, &frame->finished, out);
+        openai_answer_finish(answer, prompt, &exchange->choices[i], i, &frame->finished, out);
     }
+}
+
+static void flush(void *surface, struct strbuf *out)
+{
+    struct openai_exchange *exchange = surface;
+    openai_answer_flush(&exchange->answer, out);
 }
 
 static void end(void *surface, struct strbuf *out)
@@ -72,24 +92,46 @@ static void fail(void *surface, const struct error *err, struct strbuf *out)
 static void whole(void *surface, struct http_reply *reply)
 {
     struct openai_exchange *exchange = surface;
-    openai_answer_whole(&exchange->answer, &exchange->whole_choices, &reply->body);
-    reply->body.failed |= strbuf_failed(&exchange->whole_choices);
+    openai_answer_whole(&exchange->answer, &reply->body);
+}
+
+/* The template refused the messages: tries again with all system messages at the front. */
+static const Sluice__V1__GenerateRequest *again(void *surface, size_t i_prompt,
+                                                const struct error *err, char *headers)
+{
+    struct openai_exchange *exchange = surface;
+    struct openai_request *request = exchange->request;
+    size_t n = strlen(headers);
+    if (!request || err->reason != REASON_TEMPLATE_REFUSED ||
+        !openai_chat_may_merge(&request->chat) ||
+        !openai_chat_merge(&request->chat, &request->arena) ||
+        !openai_request_choose(request, i_prompt))
+        return NULL;
+    snprintf(headers + n, HTTP_GENERATION_HEADER_BYTES - n,
+             "X-Sluice-Changed: system messages merged to the front\r\n");
+    return &request->request;
 }
 
 static void destroy(void *surface)
 {
     struct openai_exchange *exchange = surface;
-    strbuf_fini(&exchange->whole_choices);
+    forget_request(exchange);
+    openai_answer_fini(&exchange->answer);
+    for (size_t i = 0; exchange->prompts && i < exchange->n_prompts; i++)
+        openai_answer_prompt_fini(&exchange->prompts[i]);
+    free(exchange->prompts);
     free(exchange->choices);
     free(exchange);
 }
 
 static const struct http_generation_ops ops = {.name = "openai",
-                                               .frame = frame,
+                                               .frame = put_frame,
+                                               .flush = flush,
                                                .end = end,
                                                .fail = fail,
                                                .whole = whole,
                                                .refuse = refuse,
+                                               .again = again,
                                                .destroy = destroy};
 
 /* --- the request --- */
@@ -97,48 +139,53 @@ static const struct http_generation_ops ops = {.name = "openai",
 static const Sluice__V1__GenerateRequest *choose_prompt(void *surface, size_t i)
 {
     struct openai_exchange *exchange = surface;
-    openai_request_choose(exchange->request, i);
-    return &exchange->request->request;
+    return openai_request_choose(exchange->request, i) ? &exchange->request->request : NULL;
 }
 
-static struct openai_exchange *make_exchange(struct openai_request *request, size_t n_prompts)
+static void fill_answer(struct openai_exchange *exchange, const struct openai_request *request)
 {
-    struct openai_exchange *exchange = calloc(1, sizeof(*exchange));
+    struct openai_answer *answer = &exchange->answer;
     char uuid[UUID_BYTES];
-    if (!exchange)
-        return NULL;
-    exchange->n_choices = request->sampling.has_n ? request->sampling.n : 1;
-    exchange->choices = calloc(n_prompts, RELAY_MAX_CHOICES * sizeof(*exchange->choices));
-    if (!exchange->choices) {
-        free(exchange);
+    rng_uuid(uuid);
+    *answer = (struct openai_answer){
+        .is_chat = request->is_chat,
+        .wants_logprobs = request->wants_logprobs,
+        .returns_ids = request->returns_ids,
+        .echoes = request->echoes,
+        .has_prompt_logprobs = request->wants_prompt_logprobs,
+        .continuous_usage = request->continuous_usage,
+        .include_usage = request->include_usage,
+        .model = exchange->model,
+        .created = clock_wall_ns() / NS_PER_S,
+    };
+    snprintf(answer->id, sizeof(answer->id), "%s-%s", request->is_chat ? "chatcmpl" : "cmpl", uuid);
+}
+
+/* Takes the request, also if memory is exhausted. */
+static struct openai_exchange *make_exchange(struct openai_request *request)
+{
+    size_t n_name = strlen(request->model_name) + 1;
+    struct openai_exchange *exchange = calloc(1, sizeof(*exchange) + n_name);
+    if (!exchange) {
+        openai_request_fini(request);
+        free(request);
         return NULL;
     }
     exchange->request = request;
-    strbuf_init(&exchange->whole_choices, 0);
-    rng_uuid(uuid);
-    snprintf(exchange->model, sizeof(exchange->model), "%s", request->request.model);
-    exchange->answer = (struct openai_answer){.is_chat = request->is_chat,
-                                              .wants_logprobs = request->wants_logprobs,
-                                              .returns_ids = request->returns_ids,
-                                              .continuous_usage = request->continuous_usage,
-                                              .include_usage = request->include_usage,
-                                              .model = exchange->model,
-                                              .created = clock_wall_ns() / NS_PER_S};
-    snprintf(exchange->answer.id, sizeof(exchange->answer.id), "%s-%s",
-             request->is_chat ? "chatcmpl" : "cmpl", uuid);
-    return exchange;
+    memcpy(exchange->model, request->model_name, n_name);
+    fill_answer(exchange, request);
+    exchange->n_choices = request->sampling.has_n ? request->sampling.n : 1;
+    exchange->n_prompts = openai_request_n_prompts(request);
+    exchange->prompts = calloc(exchange->n_prompts, sizeof(*exchange->prompts));
+    uint32_t n = exchange->n_choices < RELAY_MAX_CHOICES ? exchange->n_choices : RELAY_MAX_CHOICES;
+    exchange->choices = calloc(exchange->n_prompts, (n ? n : 1) * sizeof(*exchange->choices));
+    if (exchange->prompts && exchange->choices)
+        return exchange;
+    destroy(exchange);
+    return NULL;
 }
 
-/* "name:version" names a version. */
-static void split_model(struct openai_request *request)
-{
-    char *colon = strchr(request->request.model, ':');
-    if (!colon)
-        return;
-    *colon = '\0';
-    request->request.version = colon + 1;
-}
-
+/* Takes the request. */
 static int begin(struct openai_context *context, struct http_exchange *http,
                  struct openai_request *request, struct error *err)
 {
@@ -146,40 +193,51 @@ static int begin(struct openai_context *context, struct http_exchange *http,
     struct http_generation_config config = {.dispatch = context->dispatch,
                                             .ops = &ops,
                                             .prompt = choose_prompt,
-                                            .n_prompts = request->is_chat ? 1 : request->n_prompts,
+                                            .n_prompts = openai_request_n_prompts(request),
                                             .streams = request->streams,
                                             .headers = headers};
-    struct openai_exchange *exchange = make_exchange(request, config.n_prompts);
+    bool may_merge = request->is_chat && openai_chat_may_merge(&request->chat);
+    if (request->ignored.names.n_bytes)
+        snprintf(headers, sizeof(headers), "X-Sluice-Ignored: %s\r\n",
+                 strbuf_str(&request->ignored.names));
+    struct openai_exchange *exchange = make_exchange(request);
     if (!exchange)
         return error_no_memory(err);
-    split_model(request);
-    if (request->ignored.n_bytes)
-        snprintf(headers, sizeof(headers), "X-Sluice-Ignored: %.400s\r\n",
-                 strbuf_str(&request->ignored));
     config.surface = exchange;
     int rc = http_generation_begin(http, &config, err);
-    exchange->request = NULL;
     if (rc)
         destroy(exchange);
+    else if (!may_merge)
+        forget_request(exchange); /* relays have copies */
     return rc;
+}
+
+static int read_and_begin(struct openai_context *context, struct http_exchange *http, bool is_chat,
+                          struct error *err)
+{
+    const struct http_request *given = http_exchange_request(http);
+    struct openai_request *request = malloc(sizeof(*request));
+    if (!request)
+        return error_no_memory(err);
+    int rc =
+        openai_request_read(request, is_chat, context->is_strict, given->body, given->n_body, err);
+    if (rc) {
+        openai_request_fini(request);
+        free(request);
+        return rc;
+    }
+    return begin(context, http, request, err);
 }
 
 static void answer(struct openai_context *context, struct http_exchange *http, bool is_chat)
 {
-    const struct http_request *given = http_exchange_request(http);
-    struct openai_request request;
     struct error err;
-    error_clear(&err);
-    int rc = openai_request_read(&request, is_chat, context->is_strict, given->body, given->n_body,
-                                 &err);
-    if (!rc)
-        rc = begin(context, http, &request, &err);
-    openai_request_fini(&request);
-    if (!rc)
-        return;
-    char headers[HTTP_GENERATION_HEADER_BYTES];
+    char headers[HTTP_ERROR_HEADER_BYTES];
     struct http_reply reply = {.status = 400};
-    refuse(NULL, &err, headers, &reply);
+    error_clear(&err);
+    if (read_and_begin(context, http, is_chat, &err) == 0)
+        return;
+    openai_error_reply(&err, is_chat, headers, &reply);
     http_exchange_reply(http, &reply);
 }
 

@@ -1,18 +1,18 @@
 #include "server/gateway/openai/openai_request.h"
 
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/text/json_cursor.h"
+#include "base/text/json_write.h"
+#include "server/gateway/http/http_body.h"
+#include "server/gateway/openai/openai_chat.h"
 
-enum { MAX_KEY = 256, CHAT = 1, TEXT = 2, BOTH = 3, DEFAULT_MAX_TOKENS = 16 };
+enum { CHAT = 1, TEXT = 2, BOTH = 3, DEFAULT_MAX_TOKENS = 16 };
 
 struct reader {
     struct openai_request *out;
-    struct json_cursor cursor;
-    struct error *err;
+    struct http_body body;
 };
 
 /* Reads the value of a field, which is not null. */
@@ -24,28 +24,8 @@ struct field {
     unsigned where;
     read_fn *read;
     size_t at, has; /* offsets in struct openai_request; see the read function */
+    double neutral; /* refused fields: a number that asks for nothing */
 };
-
-/* --- errors --- */
-
-static int bad(struct reader *r, const char *name, const char *rule)
-{
-    return error_field(r->err, name, "%s", rule);
-}
-
-/* The cursor's errors speak of files. */
-static int broken(struct reader *r)
-{
-    r->err->reason = REASON_NONE;
-    return r->err->status;
-}
-
-static int no_memory(struct reader *r)
-{
-    return error_no_memory(r->err);
-}
-
-/* --- single values --- */
 
 static void *place(struct reader *r, size_t offset)
 {
@@ -58,55 +38,68 @@ static void mark(struct reader *r, const struct field *field)
         *(protobuf_c_boolean *)place(r, field->has) = true;
 }
 
-static int expect(struct reader *r, const char *name, enum json_value wanted, const char *rule)
-{
-    enum json_value kind;
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    return kind == wanted ? 0 : bad(r, name, rule);
-}
+/* --- read functions --- */
 
 static int read_bool(struct reader *r, const struct field *field)
 {
     bool value = false;
-    int rc = expect(r, field->name, JSON_VALUE_BOOL, "must be true or false");
+    int rc = http_body_bool(&r->body, field->name, &value);
     if (rc)
         return rc;
-    if (json_cursor_bool(&r->cursor, &value, r->err) != 0)
-        return broken(r);
     *(bool *)place(r, field->at) = value;
     mark(r, field);
     return 0;
 }
 
-static int number(struct reader *r, const char *name, struct json_number *out)
-{
-    int rc = expect(r, name, JSON_VALUE_NUMBER, "must be a number");
-    if (rc)
-        return rc;
-    return json_cursor_number(&r->cursor, out, r->err) == 0 ? 0 : broken(r);
-}
-
-static int whole(struct reader *r, const char *name, uint64_t most, uint64_t *out)
-{
-    struct json_number n;
-    int rc = number(r, name, &n);
-    if (rc)
-        return rc;
-    if (!n.is_integer || n.is_negative || n.u > most)
-        return error_field(r->err, name, "must be a whole number from 0 to %llu",
-                           (unsigned long long)most);
-    *out = n.u;
-    return 0;
-}
-
 static int read_u32(struct reader *r, const struct field *field)
 {
-    uint64_t value = 0;
-    int rc = whole(r, field->name, UINT32_MAX, &value);
+    int rc = http_body_u32(&r->body, field->name, place(r, field->at));
+    if (!rc)
+        mark(r, field);
+    return rc;
+}
+
+static int read_float(struct reader *r, const struct field *field)
+{
+    int rc = http_body_float(&r->body, field->name, place(r, field->at));
+    if (!rc)
+        mark(r, field);
+    return rc;
+}
+
+static int read_text(struct reader *r, const struct field *field)
+{
+    return http_body_text(&r->body, field->name, place(r, field->at));
+}
+
+static int read_texts(struct reader *r, const struct field *field)
+{
+    return http_body_texts(&r->body, field->name, place(r, field->at), place(r, field->has));
+}
+
+static int read_ids(struct reader *r, const struct field *field)
+{
+    return http_body_ids(&r->body, field->name, place(r, field->at), place(r, field->has));
+}
+
+static int read_object(struct reader *r, const struct field *field)
+{
+    return http_body_object(&r->body, field->name, place(r, field->at));
+}
+
+/* A whole number in [low, high], as JSON has it. */
+static int read_signed(struct reader *r, const struct field *field, int64_t low, int64_t high,
+                       int64_t *out)
+{
+    struct json_number n;
+    int rc = http_body_number(&r->body, field->name, &n);
     if (rc)
         return rc;
-    *(uint32_t *)place(r, field->at) = (uint32_t)value;
+    bool fits = n.is_integer && (n.is_negative ? n.i >= low : n.u <= (uint64_t)high);
+    if (!fits)
+        return error_field(r->body.err, field->name, "must be a whole number from %lld to %lld",
+                           (long long)low, (long long)high);
+    *out = n.is_negative ? n.i : (int64_t)n.u;
     mark(r, field);
     return 0;
 }
@@ -114,169 +107,43 @@ static int read_u32(struct reader *r, const struct field *field)
 /* Negative numbers, -1 above all, mean that the limit is off. */
 static int read_top_k(struct reader *r, const struct field *field)
 {
-    struct json_number n;
-    int rc = number(r, field->name, &n);
-    if (rc)
-        return rc;
-    if (!n.is_integer || (!n.is_negative && n.u > UINT32_MAX))
-        return bad(r, field->name, "must be a whole number");
-    r->out->sampling.top_k = n.is_negative ? 0 : (uint32_t)n.u;
-    mark(r, field);
-    return 0;
+    int64_t value = 0;
+    int rc = read_signed(r, field, INT32_MIN, INT32_MAX, &value);
+    r->out->sampling.top_k = value > 0 ? (uint32_t)value : 0;
+    return rc;
 }
 
+static int read_priority(struct reader *r, const struct field *field)
+{
+    int64_t value = 0;
+    int rc = read_signed(r, field, INT32_MIN, INT32_MAX, &value);
+    r->out->request.priority = (int32_t)value;
+    return rc;
+}
+
+/* Any 64-bit number; -1 is the highest. */
 static int read_seed(struct reader *r, const struct field *field)
 {
     struct json_number n;
-    int rc = number(r, field->name, &n);
+    int rc = http_body_number(&r->body, field->name, &n);
     if (rc)
         return rc;
     if (!n.is_integer)
-        return bad(r, field->name, "must be a whole number");
+        return http_body_bad(&r->body, field->name, "must be a whole number");
     r->out->sampling.seed = n.is_negative ? (uint64_t)n.i : n.u;
     mark(r, field);
     return 0;
 }
 
-static int read_priority(struct reader *r, const struct field *field)
+/* -1 means the whole context. */
+static int read_truncate(struct reader *r, const struct field *field)
 {
-    struct json_number n;
-    int rc = number(r, field->name, &n);
-    if (rc)
-        return rc;
-    if (!n.is_integer || (n.is_negative ? n.i < INT32_MIN : n.u > INT32_MAX))
-        return bad(r, field->name, "must be a whole number");
-    r->out->request.priority = n.is_negative ? (int32_t)n.i : (int32_t)n.u;
-    mark(r, field);
-    return 0;
-}
-
-static int read_float(struct reader *r, const struct field *field)
-{
-    struct json_number n;
-    int rc = number(r, field->name, &n);
-    if (rc)
-        return rc;
-    *(float *)place(r, field->at) = (float)n.f;
-    mark(r, field);
-    return 0;
-}
-
-/* A text without NUL, in the arena. */
-static int text(struct reader *r, const char *name, char **out)
-{
-    const char *bytes;
-    size_t n;
-    int rc = expect(r, name, JSON_VALUE_STRING, "must be a string");
-    if (rc)
-        return rc;
-    if (json_cursor_text(&r->cursor, &r->out->arena, &bytes, &n, r->err) != 0)
-        return broken(r);
-    if (memchr(bytes, '\0', n))
-        return bad(r, name, "must not have a NUL character");
-    *out = arena_strndup(&r->out->arena, bytes, n);
-    return *out ? 0 : no_memory(r);
-}
-
-static int read_text(struct reader *r, const struct field *field)
-{
-    return text(r, field->name, place(r, field->at));
-}
-
-/* The JSON text of a value, unchanged, so that templates see what was sent. */
-static int raw(struct reader *r, char **out)
-{
-    enum json_value kind;
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    size_t begin = r->cursor.at;
-    if (json_cursor_skip(&r->cursor, r->err) != 0)
-        return broken(r);
-    *out = arena_strndup(&r->out->arena, r->cursor.text + begin, r->cursor.at - begin);
-    return *out ? 0 : no_memory(r);
-}
-
-static int read_object(struct reader *r, const struct field *field)
-{
-    int rc = expect(r, field->name, JSON_VALUE_OBJECT, "must be an object");
-    return rc ? rc : raw(r, place(r, field->at));
-}
-
-/* --- lists --- */
-
-/* Grows an array of the arena: call with the number of elements in it. */
-static void *grow(struct reader *r, void *list, size_t n, size_t size)
-{
-    if (n & (n - 1))
-        return list; /* room up to the next power of two */
-    void *more = arena_calloc(&r->out->arena, n ? 2 * n : 1, size);
-    if (more && n)
-        memcpy(more, list, n * size);
-    return more;
-}
-
-/* A string, or a list of strings. */
-static int texts(struct reader *r, const char *name, char ***out, size_t *out_n)
-{
-    enum json_value kind;
-    bool more = true;
-    int rc = 0;
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    *out_n = 0;
-    if (kind == JSON_VALUE_STRING) {
-        *out = arena_calloc(&r->out->arena, 1, sizeof(char *));
-        *out_n = 1;
-        return *out ? text(r, name, &(*out)[0]) : no_memory(r);
-    }
-    if (kind != JSON_VALUE_ARRAY)
-        return bad(r, name, "must be a string or a list of strings");
-    if (json_cursor_enter_array(&r->cursor, r->err) != 0)
-        return broken(r);
-    while (!rc) {
-        if (json_cursor_next_element(&r->cursor, &more, r->err) != 0)
-            return broken(r);
-        if (!more)
-            return 0;
-        *out = grow(r, *out, *out_n, sizeof(char *));
-        rc = *out ? text(r, name, &(*out)[(*out_n)++]) : no_memory(r);
-    }
+    int64_t value = 0;
+    int rc = read_signed(r, field, -1, INT32_MAX, &value);
+    r->out->output.truncate = (uint32_t)value;
+    if (!rc && value < 0)
+        r->out->output.has_truncate = false;
     return rc;
-}
-
-static int read_texts(struct reader *r, const struct field *field)
-{
-    return texts(r, field->name, place(r, field->at), place(r, field->has));
-}
-
-static int ids(struct reader *r, const char *name, uint32_t **out, size_t *out_n)
-{
-    bool more = true;
-    int rc = expect(r, name, JSON_VALUE_ARRAY, "must be a list of token ids");
-    *out_n = 0;
-    if (rc)
-        return rc;
-    if (json_cursor_enter_array(&r->cursor, r->err) != 0)
-        return broken(r);
-    while (!rc) {
-        uint64_t id = 0;
-        if (json_cursor_next_element(&r->cursor, &more, r->err) != 0)
-            return broken(r);
-        if (!more)
-            return 0;
-        rc = whole(r, name, UINT32_MAX, &id);
-        *out = rc ? *out : grow(r, *out, *out_n, sizeof(uint32_t));
-        if (!rc && !*out)
-            rc = no_memory(r);
-        if (!rc)
-            (*out)[(*out_n)++] = (uint32_t)id;
-    }
-    return rc;
-}
-
-static int read_ids(struct reader *r, const struct field *field)
-{
-    return ids(r, field->name, place(r, field->at), place(r, field->has));
 }
 
 /* {"50256": -100}: a token id as text, and the amount. */
@@ -284,384 +151,169 @@ static int read_logit_bias(struct reader *r, const struct field *field)
 {
     Sluice__V1__Sampling *sampling = &r->out->sampling;
     const char *key;
-    int rc = expect(r, field->name, JSON_VALUE_OBJECT, "must be an object of token ids");
-    if (rc)
-        return rc;
-    if (json_cursor_enter_object(&r->cursor, r->err) != 0)
-        return broken(r);
-    for (;;) {
-        struct json_number n;
+    int rc = http_body_enter_object(&r->body, field->name);
+    sampling->n_logit_bias = 0;
+    while (!rc && (rc = http_body_key(&r->body, &key)) == 0 && key) {
         uint64_t id = 0;
-        if (json_cursor_next_key(&r->cursor, &r->out->arena, MAX_KEY, &key, r->err) != 0)
-            return broken(r);
-        if (!key)
-            return 0;
         for (const char *p = key; *p && id <= UINT32_MAX; p++)
             id = *p >= '0' && *p <= '9' ? id * 10 + (uint64_t)(*p - '0') : UINT64_MAX / 16;
         if (id > UINT32_MAX)
-            return bad(r, field->name, "has a key that is no token id");
-        if ((rc = number(r, field->name, &n)) != 0)
-            return rc;
+            return http_body_bad(&r->body, field->name, "has a key that is no token id");
         Sluice__V1__LogitBias *bias = arena_alloc(&r->out->arena, sizeof(*bias));
-        void *list = grow(r, sampling->logit_bias, sampling->n_logit_bias, sizeof(bias));
+        void *list =
+            http_body_grow(&r->body, sampling->logit_bias, sampling->n_logit_bias, sizeof(bias));
         if (!bias || !list)
-            return no_memory(r);
+            return http_body_no_memory(&r->body);
         sampling->logit_bias = list;
         sluice__v1__logit_bias__init(bias);
         bias->token_id = (uint32_t)id;
-        bias->bias = (float)n.f;
+        rc = http_body_float(&r->body, field->name, &bias->bias);
         sampling->logit_bias[sampling->n_logit_bias++] = bias;
     }
-}
-
-/* --- a conversation --- */
-
-/* Content: null, a string, or a list of parts of type text. */
-static int read_content(struct reader *r, const char *name, char **out)
-{
-    struct strbuf joined;
-    enum json_value kind;
-    bool more = true;
-    size_t n_parts = 0;
-    char part_name[96];
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    if (kind == JSON_VALUE_STRING)
-        return text(r, name, out);
-    if (kind == JSON_VALUE_NULL)
-        return json_cursor_null(&r->cursor, r->err) == 0 ? 0 : broken(r);
-    if (kind != JSON_VALUE_ARRAY)
-        return bad(r, name, "must be a string or a list of parts");
-    if (json_cursor_enter_array(&r->cursor, r->err) != 0)
-        return broken(r);
-    strbuf_init(&joined, 0);
-    int rc = 0;
-    while (!rc) {
-        const char *key;
-        char *type = NULL, *part = NULL;
-        snprintf(part_name, sizeof(part_name), "%s[%zu]", name, n_parts++);
-        if (json_cursor_next_element(&r->cursor, &more, r->err) != 0)
-            rc = broken(r);
-        if (rc || !more)
-            break;
-        rc = expect(r, part_name, JSON_VALUE_OBJECT, "must be a part: an object with a type");
-        if (!rc && json_cursor_enter_object(&r->cursor, r->err) != 0)
-            rc = broken(r);
-        while (!rc) {
-            if (json_cursor_next_key(&r->cursor, &r->out->arena, MAX_KEY, &key, r->err) != 0)
-                rc = broken(r);
-            if (rc || !key)
-                break;
-            if (strcmp(key, "type") == 0)
-                rc = text(r, part_name, &type);
-            else if (strcmp(key, "text") == 0)
-                rc = text(r, part_name, &part);
-            else if (json_cursor_skip(&r->cursor, r->err) != 0)
-                rc = broken(r);
-        }
-        if (!rc && (!type || strcmp(type, "text") != 0 || !part))
-            rc = bad(r, part_name, "is no part of type text; images and sound are not built");
-        if (!rc)
-            strbuf_add_str(&joined, part);
-    }
-    if (!rc) {
-        *out = strbuf_failed(&joined)
-                   ? NULL
-                   : arena_strndup(&r->out->arena, strbuf_str(&joined), joined.n_bytes);
-        rc = *out ? 0 : no_memory(r);
-    }
-    strbuf_fini(&joined);
     return rc;
 }
 
-static int read_message(struct reader *r, size_t i, Sluice__V1__ChatMessage *message)
+/* Completions: the number of alternatives. vLLM also takes a bool. */
+static int read_logprobs(struct reader *r, const struct field *field)
 {
-    char name[64];
-    const char *key;
-    bool has_role = false;
-    snprintf(name, sizeof(name), "messages[%zu]", i);
-    int rc = expect(r, name, JSON_VALUE_OBJECT, "must be an object");
-    if (!rc && json_cursor_enter_object(&r->cursor, r->err) != 0)
-        rc = broken(r);
-    while (!rc) {
-        enum json_value kind;
-        if (json_cursor_next_key(&r->cursor, &r->out->arena, MAX_KEY, &key, r->err) != 0)
-            return broken(r);
-        if (!key)
-            break;
-        snprintf(name, sizeof(name), "messages[%zu].%.40s", i, key);
-        if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-            return broken(r);
-        bool is_null = kind == JSON_VALUE_NULL;
-        if (strcmp(key, "content") == 0)
-            rc = read_content(r, name, &message->content);
-        else if (is_null)
-            rc = json_cursor_null(&r->cursor, r->err) == 0 ? 0 : broken(r);
-        else if (strcmp(key, "role") == 0)
-            rc = text(r, name, &message->role);
-        else if (strcmp(key, "name") == 0)
-            rc = text(r, name, &message->name);
-        else if (strcmp(key, "tool_call_id") == 0)
-            rc = text(r, name, &message->tool_call_id);
-        else if (strcmp(key, "reasoning_content") == 0 || strcmp(key, "reasoning") == 0)
-            rc = text(r, name, &message->reasoning_content);
-        else if (strcmp(key, "tool_calls") == 0)
-            rc = raw(r, &message->tool_calls_json);
-        else if (json_cursor_skip(&r->cursor, r->err) != 0)
-            rc = broken(r);
-        has_role = has_role || strcmp(key, "role") == 0;
-    }
-    if (!rc && strcmp(message->role, "developer") == 0) {
-        static char system[] = "system";
-        message->role = system;
-    }
-    snprintf(name, sizeof(name), "messages[%zu].role", i);
-    return rc || has_role ? rc : bad(r, name, "is missing");
-}
-
-static int read_messages(struct reader *r, const struct field *field)
-{
-    Sluice__V1__Chat *chat = &r->out->chat;
-    bool more = true;
-    int rc = expect(r, field->name, JSON_VALUE_ARRAY, "must be a list of messages");
+    enum json_value kind;
+    int rc = http_body_kind(&r->body, &kind);
     if (rc)
         return rc;
-    if (json_cursor_enter_array(&r->cursor, r->err) != 0)
-        return broken(r);
-    while (!rc) {
-        if (json_cursor_next_element(&r->cursor, &more, r->err) != 0)
-            return broken(r);
-        if (!more)
-            break;
-        Sluice__V1__ChatMessage *message = arena_alloc(&r->out->arena, sizeof(*message));
-        void *list = grow(r, chat->messages, chat->n_messages, sizeof(message));
-        if (!message || !list)
-            return no_memory(r);
-        sluice__v1__chat_message__init(message);
-        chat->messages = list;
-        chat->messages[chat->n_messages] = message;
-        rc = read_message(r, chat->n_messages++, message);
-    }
+    if (r->out->is_chat || kind == JSON_VALUE_BOOL)
+        return http_body_bool(&r->body, field->name, &r->out->wants_logprobs);
+    rc = http_body_u32(&r->body, field->name, &r->out->output.top_n);
+    r->out->wants_logprobs = true;
+    r->out->output.has_top_n = r->out->output.top_n > 0;
     return rc;
 }
 
-static int read_tools(struct reader *r, const struct field *field)
+/* Extra of vLLM: the number of alternatives for each token of the prompt. */
+static int read_prompt_logprobs(struct reader *r, const struct field *field)
 {
-    Sluice__V1__Chat *chat = &r->out->chat;
-    bool more = true;
-    int rc = expect(r, field->name, JSON_VALUE_ARRAY, "must be a list of tools");
-    if (rc)
-        return rc;
-    if (json_cursor_enter_array(&r->cursor, r->err) != 0)
-        return broken(r);
-    while (!rc) {
-        char name[32];
-        if (json_cursor_next_element(&r->cursor, &more, r->err) != 0)
-            return broken(r);
-        if (!more)
-            break;
-        snprintf(name, sizeof(name), "tools[%zu]", chat->n_tools_json);
-        void *list = grow(r, chat->tools_json, chat->n_tools_json, sizeof(char *));
-        if (!list)
-            return no_memory(r);
-        chat->tools_json = list;
-        rc = expect(r, name, JSON_VALUE_OBJECT, "must be an object");
-        if (!rc)
-            rc = raw(r, &chat->tools_json[chat->n_tools_json++]);
+    uint32_t n = 0;
+    int rc = http_body_u32(&r->body, field->name, &n);
+    r->out->output.prompt_logprobs = r->out->wants_prompt_logprobs = true;
+    if (n > r->out->output.top_n || !r->out->output.has_top_n) {
+        r->out->output.top_n = n;
+        r->out->output.has_top_n = n > 0;
     }
-    return rc;
-}
-
-static int not_built(struct reader *r, const char *name, const char *what)
-{
-    error_set(r->err, STATUS_UNIMPLEMENTED, "%s: %s", name, what);
-    snprintf(r->err->field, sizeof(r->err->field), "%s", name);
-    return STATUS_UNIMPLEMENTED;
-}
-
-/* "none" and "auto": the tools are in the prompt, and the answer is content. */
-static int read_tool_choice(struct reader *r, const struct field *field)
-{
-    static const char rule[] = "only \"auto\" and \"none\" are built";
-    enum json_value kind;
-    char *choice = NULL;
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    if (kind != JSON_VALUE_STRING)
-        return not_built(r, field->name, rule);
-    int rc = text(r, field->name, &choice);
-    if (!rc && strcmp(choice, "auto") != 0 && strcmp(choice, "none") != 0)
-        rc = not_built(r, field->name, rule);
-    return rc;
-}
-
-static int read_response_format(struct reader *r, const struct field *field)
-{
-    const char *key;
-    char *type = NULL;
-    int rc = expect(r, field->name, JSON_VALUE_OBJECT, "must be an object with a type");
-    if (!rc && json_cursor_enter_object(&r->cursor, r->err) != 0)
-        rc = broken(r);
-    while (!rc) {
-        if (json_cursor_next_key(&r->cursor, &r->out->arena, MAX_KEY, &key, r->err) != 0)
-            return broken(r);
-        if (!key)
-            break;
-        if (strcmp(key, "type") == 0)
-            rc = text(r, field->name, &type);
-        else if (json_cursor_skip(&r->cursor, r->err) != 0)
-            rc = broken(r);
-    }
-    if (!rc && !type)
-        rc = bad(r, field->name, "has no type");
-    if (!rc && strcmp(type, "text") != 0)
-        rc = not_built(r, field->name, "only the type text is built");
     return rc;
 }
 
 static int read_stream_options(struct reader *r, const struct field *field)
 {
     const char *key;
-    int rc = expect(r, field->name, JSON_VALUE_OBJECT, "must be an object");
-    if (!rc && json_cursor_enter_object(&r->cursor, r->err) != 0)
-        rc = broken(r);
-    while (!rc) {
-        if (json_cursor_next_key(&r->cursor, &r->out->arena, MAX_KEY, &key, r->err) != 0)
-            return broken(r);
-        if (!key)
-            return 0;
-        struct field part = {.name = key};
+    int rc = http_body_enter_object(&r->body, field->name);
+    r->out->has_stream_options = true;
+    while (!rc && (rc = http_body_key(&r->body, &key)) == 0 && key) {
+        bool is_null;
+        rc = http_body_null(&r->body, &is_null);
+        if (rc || is_null)
+            continue;
         if (strcmp(key, "include_usage") == 0)
-            part.at = offsetof(struct openai_request, include_usage);
+            rc = http_body_bool(&r->body, "stream_options.include_usage", &r->out->include_usage);
         else if (strcmp(key, "continuous_usage_stats") == 0)
-            part.at = offsetof(struct openai_request, continuous_usage);
-        if (part.at)
-            rc = read_bool(r, &part);
-        else if (json_cursor_skip(&r->cursor, r->err) != 0)
-            rc = broken(r);
+            rc = http_body_bool(&r->body, "stream_options.continuous_usage_stats",
+                                &r->out->continuous_usage);
+        else
+            rc = openai_field_ignore(&r->body, &r->out->ignored, "stream_options[]");
     }
     return rc;
 }
 
-/* Chat: a bool. Completions: the number of alternatives. */
-static int read_logprobs(struct reader *r, const struct field *field)
+static int read_messages(struct reader *r, const struct field *field)
 {
-    uint64_t n = 0;
-    enum json_value kind;
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    if (kind == JSON_VALUE_BOOL)
-        return read_bool(r, &(struct field){.name = field->name,
-                                            .at = offsetof(struct openai_request, wants_logprobs)});
-    int rc = whole(r, field->name, UINT32_MAX, &n);
-    if (rc)
-        return rc;
-    r->out->wants_logprobs = true;
-    r->out->output.top_n = (uint32_t)n;
-    r->out->output.has_top_n = n > 0;
-    return 0;
+    (void)field;
+    return openai_chat_messages(&r->body, &r->out->chat, &r->out->ignored);
 }
 
-/* --- prompts of completions --- */
-
-static struct openai_prompt *add_prompt(struct reader *r)
+static int read_tools(struct reader *r, const struct field *field)
 {
-    struct openai_request *out = r->out;
-    if (out->n_prompts == OPENAI_MAX_PROMPTS) {
-        error_field(r->err, "prompt", "has more than %d prompts", OPENAI_MAX_PROMPTS);
-        return NULL;
-    }
-    void *list = grow(r, out->prompts, out->n_prompts, sizeof(*out->prompts));
-    if (!list) {
-        no_memory(r);
-        return NULL;
-    }
-    out->prompts = list;
-    return &out->prompts[out->n_prompts++];
+    (void)field;
+    return openai_chat_tools(&r->body, &r->out->chat);
 }
 
-static int read_text_prompt(struct reader *r)
+static int read_tool_choice(struct reader *r, const struct field *field)
 {
-    struct openai_prompt *prompt = add_prompt(r);
-    char *words = NULL;
-    int rc = prompt ? text(r, "prompt", &words) : r->err->status;
-    if (!rc)
-        prompt->text = words;
-    return rc;
+    (void)field;
+    return openai_chat_tool_choice(&r->body);
 }
 
-/* A string, a list of strings, a list of ids, or a list of lists of ids. */
+static int read_response_format(struct reader *r, const struct field *field)
+{
+    (void)field;
+    return openai_chat_response_format(&r->body);
+}
+
 static int read_prompt(struct reader *r, const struct field *field)
 {
-    enum json_value kind;
-    bool more = true;
-    struct openai_prompt *one = NULL; /* the prompt of a list of ids */
-    int rc = 0;
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    if (kind == JSON_VALUE_STRING)
-        return read_text_prompt(r);
-    if (kind != JSON_VALUE_ARRAY)
-        return bad(r, field->name, "must be a string or a list");
-    if (json_cursor_enter_array(&r->cursor, r->err) != 0)
-        return broken(r);
-    while (!rc) {
-        uint64_t id = 0;
-        if (json_cursor_next_element(&r->cursor, &more, r->err) != 0)
-            return broken(r);
-        if (!more)
-            break;
-        if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-            return broken(r);
-        if (kind == JSON_VALUE_NUMBER && (one || r->out->n_prompts == 0)) {
-            one = one ? one : add_prompt(r);
-            rc = one ? whole(r, field->name, UINT32_MAX, &id) : r->err->status;
-            void *list = rc ? NULL : grow(r, one->ids, one->n_ids, sizeof(uint32_t));
-            if (!rc && !list)
-                rc = no_memory(r);
-            if (!rc) {
-                one->ids = list;
-                one->ids[one->n_ids++] = (uint32_t)id;
-            }
-        } else if (kind == JSON_VALUE_STRING && !one) {
-            rc = read_text_prompt(r);
-        } else if (kind == JSON_VALUE_ARRAY && !one) {
-            struct openai_prompt *prompt = add_prompt(r);
-            rc = prompt ? ids(r, field->name, &prompt->ids, &prompt->n_ids) : r->err->status;
-        } else {
-            rc = bad(r, field->name, "mixes strings, ids and lists");
-        }
-    }
-    return rc || r->out->n_prompts ? rc : bad(r, field->name, "is empty");
+    (void)field;
+    return openai_prompt_read(&r->body, &r->out->prompts);
 }
 
-/* --- the fields --- */
-
-static int refuse_field(struct reader *r, const struct field *field)
+/* Only answers of text are built. */
+static int read_modalities(struct reader *r, const struct field *field)
 {
-    return not_built(r, field->name, "this field is not built and would change the answer");
+    char **list = NULL;
+    size_t n = 0;
+    int rc = http_body_texts(&r->body, field->name, &list, &n);
+    for (size_t i = 0; !rc && i < n; i++)
+        if (strcmp(list[i], "text") != 0)
+            rc = openai_field_not_built(&r->body, field->name, "only \"text\" is built");
+    return rc;
+}
+
+/* The template or the tokenizer decides; only the value that says so is built. */
+static int read_add_special_tokens(struct reader *r, const struct field *field)
+{
+    bool value = false;
+    int rc = http_body_bool(&r->body, field->name, &value);
+    if (!rc && value == r->out->is_chat)
+        rc = openai_field_not_built(&r->body, field->name,
+                                    r->out->is_chat ? "true is not built for a chat"
+                                                    : "false is not built; give token ids");
+    return rc;
+}
+
+static int read_nothing(struct reader *r, const struct field *field)
+{
+    (void)field;
+    return http_body_skip(&r->body);
 }
 
 static int ignore_field(struct reader *r, const struct field *field)
 {
-    if (json_cursor_skip(&r->cursor, r->err) != 0)
-        return broken(r);
-    if (r->out->ignored.n_bytes)
-        strbuf_add_str(&r->out->ignored, ", ");
-    strbuf_add_str(&r->out->ignored, field->name);
-    return 0;
+    return openai_field_ignore(&r->body, &r->out->ignored, field->name);
 }
 
-#define AT(member)       offsetof(struct openai_request, member)
-#define SAMPLING(member) AT(sampling.member), AT(sampling.has_##member)
-#define STOPPING(member) AT(stopping.member), AT(stopping.has_##member)
+static int refuse_field(struct reader *r, const struct field *field)
+{
+    return openai_field_refuse(&r->body, field->name, field->neutral);
+}
+
+/* --- the fields --- */
+
+#define AT(member)       .at = offsetof(struct openai_request, member)
+#define HAS(member)      .has = offsetof(struct openai_request, member)
+#define SAMPLING(member) AT(sampling.member), HAS(sampling.has_##member)
+#define STOPPING(member) AT(stopping.member), HAS(stopping.has_##member)
+#define OUTPUT(member)   AT(output.member), HAS(output.has_##member)
+#define REFUSED(name)                                                                              \
+    {                                                                                              \
+        name, BOTH, refuse_field, .neutral = 0                                                     \
+    }
+#define REFUSED_BUT(name, number)                                                                  \
+    {                                                                                              \
+        name, BOTH, refuse_field, .neutral = (number)                                              \
+    }
 
 static const struct field fields[] = {
-    {"model", BOTH, read_text, AT(request.model), 0},
-    {"messages", CHAT, read_messages, 0, 0},
-    {"prompt", TEXT, read_prompt, 0, 0},
-    {"stream", BOTH, read_bool, AT(streams), 0},
-    {"stream_options", BOTH, read_stream_options, 0, 0},
+    {"model", BOTH, read_text, AT(model_name)},
+    {"messages", CHAT, read_messages, .at = 0},
+    {"prompt", TEXT, read_prompt, .at = 0},
+    {"stream", BOTH, read_bool, AT(streams)},
+    {"stream_options", BOTH, read_stream_options, .at = 0},
     {"max_tokens", BOTH, read_u32, STOPPING(max_tokens)},
     {"max_completion_tokens", CHAT, read_u32, STOPPING(max_tokens)},
     {"temperature", BOTH, read_float, SAMPLING(temperature)},
@@ -675,105 +327,156 @@ static const struct field fields[] = {
     {"presence_penalty", BOTH, read_float, SAMPLING(presence_penalty)},
     {"frequency_penalty", BOTH, read_float, SAMPLING(frequency_penalty)},
     {"repetition_penalty", BOTH, read_float, SAMPLING(repetition_penalty)},
-    {"logit_bias", BOTH, read_logit_bias, 0, 0},
+    {"logit_bias", BOTH, read_logit_bias, .at = 0},
     {"allowed_token_ids", BOTH, read_ids, AT(sampling.allowed_token_ids),
-     AT(sampling.n_allowed_token_ids)},
-    {"bad_words", BOTH, read_texts, AT(sampling.bad_words), AT(sampling.n_bad_words)},
-    {"stop", BOTH, read_texts, AT(stopping.stop), AT(stopping.n_stop)},
-    {"stop_token_ids", BOTH, read_ids, AT(stopping.stop_token_ids), AT(stopping.n_stop_token_ids)},
+     HAS(sampling.n_allowed_token_ids)},
+    {"bad_words", BOTH, read_texts, AT(sampling.bad_words), HAS(sampling.n_bad_words)},
+    {"stop", BOTH, read_texts, AT(stopping.stop), HAS(stopping.n_stop)},
+    {"stop_token_ids", BOTH, read_ids, AT(stopping.stop_token_ids), HAS(stopping.n_stop_token_ids)},
     {"min_tokens", BOTH, read_u32, STOPPING(min_tokens)},
     {"ignore_eos", BOTH, read_bool, STOPPING(ignore_eos)},
     {"include_stop_str_in_output", BOTH, read_bool, STOPPING(include_stop)},
-    {"logprobs", BOTH, read_logprobs, 0, 0},
-    {"top_logprobs", CHAT, read_u32, AT(output.top_n), AT(output.has_top_n)},
-    {"skip_special_tokens", BOTH, read_bool, AT(output.skip_special_tokens),
-     AT(output.has_skip_special_tokens)},
-    {"truncate_prompt_tokens", BOTH, read_u32, AT(output.truncate), AT(output.has_truncate)},
-    {"return_token_ids", BOTH, read_bool, AT(returns_ids), 0},
-    {"echo", TEXT, read_bool, AT(echoes), 0},
-    {"suffix", TEXT, read_text, AT(suffix), 0},
-    {"tools", CHAT, read_tools, 0, 0},
-    {"tool_choice", CHAT, read_tool_choice, 0, 0},
-    {"parallel_tool_calls", CHAT, ignore_field, 0, 0},
-    {"response_format", BOTH, read_response_format, 0, 0},
-    {"chat_template_kwargs", CHAT, read_object, AT(chat.template_variables_json), 0},
+    {"logprobs", BOTH, read_logprobs, .at = 0},
+    {"top_logprobs", CHAT, read_u32, OUTPUT(top_n)},
+    {"prompt_logprobs", BOTH, read_prompt_logprobs, .at = 0},
+    {"skip_special_tokens", BOTH, read_bool, OUTPUT(skip_special_tokens)},
+    {"truncate_prompt_tokens", BOTH, read_truncate, OUTPUT(truncate)},
+    {"return_token_ids", BOTH, read_bool, AT(returns_ids)},
+    {"echo", TEXT, read_bool, AT(echoes)},
+    {"suffix", TEXT, read_text, AT(request.suffix)},
+    {"tools", CHAT, read_tools, .at = 0},
+    {"tool_choice", CHAT, read_tool_choice, .at = 0},
+    {"parallel_tool_calls", CHAT, read_nothing, .at = 0},
+    {"response_format", BOTH, read_response_format, .at = 0},
+    {"modalities", CHAT, read_modalities, .at = 0},
+    {"chat_template_kwargs", CHAT, read_object, AT(chat.template_variables_json)},
+    {"chat_template", CHAT, read_text, AT(chat.template_override)},
+    {"reasoning_effort", CHAT, read_text, AT(reasoning_effort)},
     {"add_generation_prompt", CHAT, read_bool, AT(chat.add_generation_prompt),
-     AT(chat.has_add_generation_prompt)},
-    {"continue_final_message", CHAT, read_bool, AT(chat.continue_final_message), 0},
-    {"priority", BOTH, read_priority, AT(request.priority), AT(request.has_priority)},
-    {"cache_salt", BOTH, read_text, AT(request.cache_salt), 0},
-    /* These change what is generated, and are not built. */
-    {"audio", CHAT, refuse_field, 0, 0},
-    {"prediction", CHAT, refuse_field, 0, 0},
-    {"web_search_options", CHAT, refuse_field, 0, 0},
-    {"functions", CHAT, refuse_field, 0, 0},
-    {"function_call", CHAT, refuse_field, 0, 0},
-    {"structured_outputs", BOTH, refuse_field, 0, 0},
-    {"guided_json", BOTH, refuse_field, 0, 0},
-    {"guided_regex", BOTH, refuse_field, 0, 0},
-    {"guided_choice", BOTH, refuse_field, 0, 0},
-    {"guided_grammar", BOTH, refuse_field, 0, 0},
-    {"grammar", BOTH, refuse_field, 0, 0},
-    {"json_schema", BOTH, refuse_field, 0, 0},
-    {"lora", BOTH, refuse_field, 0, 0},
-    {"prompt_logprobs", BOTH, refuse_field, 0, 0},
-    {"use_beam_search", BOTH, refuse_field, 0, 0},
-    {"length_penalty", BOTH, refuse_field, 0, 0},
-    {"typ_p", BOTH, refuse_field, 0, 0},
-    {"mirostat", BOTH, refuse_field, 0, 0},
-    {"dry_multiplier", BOTH, refuse_field, 0, 0},
-    {"xtc_probability", BOTH, refuse_field, 0, 0},
+     HAS(chat.has_add_generation_prompt)},
+    {"continue_final_message", CHAT, read_bool, AT(chat.continue_final_message)},
+    {"add_special_tokens", BOTH, read_add_special_tokens, .at = 0},
+    {"priority", BOTH, read_priority, AT(request.priority), HAS(request.has_priority)},
+    {"cache_salt", BOTH, read_text, AT(request.cache_salt)},
+    {"user", BOTH, ignore_field, .at = 0},
+    /* These would change what is generated, and are not built. */
+    REFUSED("audio"),
+    REFUSED("prediction"),
+    REFUSED("web_search_options"),
+    REFUSED("functions"),
+    REFUSED("function_call"),
+    REFUSED("structured_outputs"),
+    REFUSED("guided_json"),
+    REFUSED("guided_regex"),
+    REFUSED("guided_choice"),
+    REFUSED("guided_grammar"),
+    REFUSED("grammar"),
+    REFUSED("json_schema"),
+    REFUSED("documents"),
+    REFUSED("lora"),
+    REFUSED("prompt_embeds"),
+    REFUSED("logits_processors"),
+    REFUSED("thinking_token_budget"),
+    REFUSED("use_beam_search"),
+    REFUSED_BUT("length_penalty", 1),
+    REFUSED_BUT("repeat_penalty", 1),
+    REFUSED_BUT("typ_p", 1),
+    REFUSED_BUT("tfs_z", 1),
+    REFUSED("top_a"),
+    REFUSED_BUT("top_n_sigma", -1),
+    REFUSED("n_predict"),
+    REFUSED("mirostat"),
+    REFUSED("dynatemp_range"),
+    REFUSED("dry_multiplier"),
+    REFUSED("xtc_probability"),
 };
 
 /* Reads the value of a key, or passes it over. */
-static int read_key(struct reader *r, unsigned where, bool is_strict, const char *key)
+static int read_key(struct reader *r, unsigned where, const char *key)
 {
-    enum json_value kind;
-    if (json_cursor_peek(&r->cursor, &kind, r->err) != 0)
-        return broken(r);
-    if (kind == JSON_VALUE_NULL) /* as if it were absent */
-        return json_cursor_null(&r->cursor, r->err) == 0 ? 0 : broken(r);
+    bool is_null;
+    int rc = http_body_null(&r->body, &is_null);
+    if (rc || is_null) /* as if it were absent */
+        return rc;
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         if ((fields[i].where & where) && strcmp(fields[i].name, key) == 0)
             return fields[i].read(r, &fields[i]);
-    if (is_strict)
-        return bad(r, key, "is unknown");
-    return ignore_field(r, &(struct field){.name = key});
+    return openai_field_ignore(&r->body, &r->out->ignored, key);
 }
 
-/* Checks that concern several fields, and what OpenAI sets by default. */
-static int complete(struct reader *r)
+/* --- checks that concern several fields, and defaults --- */
+
+/* Puts reasoning_effort before the variables that the client gave. */
+static int add_effort(struct reader *r)
 {
     struct openai_request *out = r->out;
-    if (!out->request.model[0])
-        return bad(r, "model", "is missing");
-    if (out->is_chat ? out->chat.n_messages == 0 : out->n_prompts == 0)
-        return bad(r, out->is_chat ? "messages" : "prompt", "is missing or empty");
-    if (!out->streams && (out->include_usage || out->continuous_usage))
-        return bad(r, "stream_options", "needs stream: true");
+    const char *given = out->chat.template_variables_json;
+    struct strbuf text;
+    if (!out->reasoning_effort || strstr(given, "\"reasoning_effort\""))
+        return 0;
+    const char *rest = given[0] ? given + 1 : "}";
+    bool has_more = rest[strspn(rest, " \t\r\n")] != '}';
+    strbuf_init(&text, 0);
+    strbuf_add_str(&text, "{\"reasoning_effort\":");
+    json_write_text(&text, out->reasoning_effort, strlen(out->reasoning_effort));
+    strbuf_add_str(&text, has_more ? "," : "");
+    strbuf_add_str(&text, rest);
+    char *joined =
+        strbuf_failed(&text) ? NULL : arena_strndup(&out->arena, strbuf_str(&text), text.n_bytes);
+    strbuf_fini(&text);
+    if (!joined)
+        return http_body_no_memory(&r->body);
+    out->chat.template_variables_json = joined;
+    return 0;
+}
+
+static void set_defaults(struct openai_request *out)
+{
     if (!out->is_chat && !out->stopping.has_max_tokens) {
         out->stopping.has_max_tokens = true;
         out->stopping.max_tokens = DEFAULT_MAX_TOKENS;
     }
-    if (out->chat.has_add_generation_prompt == 0 && out->chat.continue_final_message) {
-        out->chat.has_add_generation_prompt = true;
-        out->chat.add_generation_prompt = false;
-    }
+    if (!out->chat.has_add_generation_prompt && out->chat.continue_final_message)
+        out->chat.has_add_generation_prompt = true; /* and false */
     out->output.logprobs = out->wants_logprobs;
-    if (out->output.has_top_n && !out->wants_logprobs)
-        return bad(r, "top_logprobs", "needs logprobs: true");
     out->output.return_full_text = out->echoes;
-    return strbuf_failed(&out->ignored) ? no_memory(r) : 0;
+    out->output.return_prompt_token_ids = out->returns_ids;
+    if (out->echoes && out->wants_logprobs)
+        out->output.prompt_logprobs = true;
+    if (!out->output.top_n)
+        out->output.has_top_n = false;
 }
 
-int openai_request_read(struct openai_request *request, bool is_chat, bool is_strict,
-                        const char *body, size_t n_bytes, struct error *err)
+static int complete(struct reader *r)
 {
-    struct reader r = {.out = request, .err = err};
-    const char *key = "";
-    *request = (struct openai_request){.is_chat = is_chat};
+    struct openai_request *out = r->out;
+    struct http_body *body = &r->body;
+    if (!out->model_name || !out->model_name[0])
+        return http_body_bad(body, "model", "is missing");
+    if (out->is_chat ? out->chat.n_messages == 0 : out->prompts.n == 0)
+        return http_body_bad(body, out->is_chat ? "messages" : "prompt", "is missing or empty");
+    if (out->has_stream_options && !out->streams)
+        return http_body_bad(body, "stream_options", "needs stream: true");
+    if (out->output.has_top_n && out->output.top_n && !out->wants_logprobs &&
+        !out->output.prompt_logprobs)
+        return http_body_bad(body, "top_logprobs", "needs logprobs: true");
+    if (out->output.prompt_logprobs && out->streams)
+        return http_body_bad(body, "prompt_logprobs", "needs stream: false");
+    if (!openai_request_split_model(&out->arena, out->model_name, &out->request.model,
+                                    &out->request.version))
+        return http_body_no_memory(body);
+    set_defaults(out);
+    int rc = add_effort(r);
+    return rc || !strbuf_failed(&out->ignored.names) ? rc : http_body_no_memory(body);
+}
+
+/* --- the whole --- */
+
+static void init(struct openai_request *request, bool is_chat, bool is_strict)
+{
+    *request = (struct openai_request){.is_chat = is_chat, .ignored.is_strict = is_strict};
     arena_init(&request->arena, 0, 0);
-    strbuf_init(&request->ignored, 0);
+    strbuf_init(&request->ignored.names, 0);
     sluice__v1__generate_request__init(&request->request);
     sluice__v1__sampling__init(&request->sampling);
     sluice__v1__stopping__init(&request->stopping);
@@ -782,58 +485,68 @@ int openai_request_read(struct openai_request *request, bool is_chat, bool is_st
     request->request.sampling = &request->sampling;
     request->request.stopping = &request->stopping;
     request->request.output = &request->output;
-    if (json_cursor_init(&r.cursor, body, n_bytes, "body", 0, err) != 0 ||
-        json_cursor_enter_object(&r.cursor, err) != 0)
-        return broken(&r);
-    int rc = 0;
-    while (!rc && key) {
-        if (json_cursor_next_key(&r.cursor, &request->arena, MAX_KEY, &key, err) != 0)
-            rc = broken(&r);
-        else if (key)
-            rc = read_key(&r, is_chat ? CHAT : TEXT, is_strict, key);
-    }
-    if (!rc && json_cursor_end(&r.cursor, err) != 0)
-        rc = broken(&r);
+}
+
+int openai_request_read(struct openai_request *request, bool is_chat, bool is_strict,
+                        const char *body, size_t n_bytes, struct error *err)
+{
+    struct reader r = {.out = request};
+    const char *key = "";
+    init(request, is_chat, is_strict);
+    int rc = http_body_init(&r.body, body, n_bytes, &request->arena, err);
+    while (!rc && (rc = http_body_key(&r.body, &key)) == 0 && key)
+        rc = read_key(&r, is_chat ? CHAT : TEXT, key);
+    if (!rc)
+        rc = http_body_end(&r.body);
     return rc ? rc : complete(&r);
 }
 
 void openai_request_fini(struct openai_request *request)
 {
     arena_fini(&request->arena);
-    strbuf_fini(&request->ignored);
+    strbuf_fini(&request->ignored.names);
 }
 
-void openai_request_choose(struct openai_request *request, size_t i)
+size_t openai_request_n_prompts(const struct openai_request *request)
 {
-    static const Sluice__V1__TokenIds none = SLUICE__V1__TOKEN_IDS__INIT;
+    return request->is_chat ? 1 : request->prompts.n;
+}
+
+bool openai_request_choose(struct openai_request *request, size_t i)
+{
     Sluice__V1__GenerateRequest *out = &request->request;
     if (request->is_chat) {
         out->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
         out->chat = &request->chat;
-        return;
+        return true;
     }
-    const struct openai_prompt *prompt = &request->prompts[i];
+    const struct openai_prompt *prompt = &request->prompts.list[i];
     if (prompt->text) {
         out->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
         out->text = (char *)(uintptr_t)prompt->text;
-        return;
+        return true;
     }
     Sluice__V1__TokenIds *ids = arena_alloc(&request->arena, sizeof(*ids));
-    if (ids) {
-        *ids = none;
-        ids->ids = prompt->ids;
-        ids->n_ids = prompt->n_ids;
-    }
+    if (!ids)
+        return false;
+    *ids = (Sluice__V1__TokenIds)SLUICE__V1__TOKEN_IDS__INIT;
+    ids->ids = prompt->ids;
+    ids->n_ids = prompt->n_ids;
     out->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS;
     out->token_ids = ids;
+    return true;
 }
 
-void openai_request_name_field(struct error *err)
+bool openai_request_split_model(struct arena *arena, const char *text, char **out_model,
+                                char **out_version)
 {
-    static const char *const prefixes[] = {"sampling.", "stopping.", "output.", "chat."};
-    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        size_t n = strlen(prefixes[i]);
-        if (strncmp(err->field, prefixes[i], n) == 0)
-            memmove(err->field, err->field + n, strlen(err->field + n) + 1);
-    }
+    size_t n = strcspn(text, ":");
+    char *model = arena_strndup(arena, text, n);
+    const char *version = text[n] ? text + n + 1 : "";
+    char *copy = arena_strndup(arena, version, strlen(version));
+    if (!model || !copy)
+        return false;
+    *out_model = model;
+    *out_version = copy;
+    return true;
 }

@@ -1,29 +1,21 @@
-/* openai_request.h: reads the body of POST /v1/chat/completions and /v1/completions into requests
- * of the proto (OpenAI API reference; extras as vLLM and llama.cpp have them). Plain functions; any
- * thread.
+/* openai_request.h: reads the body of POST /v1/chat/completions and /v1/completions into a request
+ * of the proto. The fields are those of OpenAI's API, with the extras of vLLM and llama.cpp that
+ * clients use. Plain functions; any thread.
  *
- * A known field with a wrong type is an error that names the field. A field that would change the
- * answer and is not built is an error. Any other unknown field is ignored and named in `ignored`,
- * or an error if the server is strict. */
+ * A field with a wrong type is an error that names the field. A field that would change the answer
+ * and is not built is an error. Any other unknown field is ignored and named in `ignored`, or an
+ * error if the server is strict. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "base/arena.h"
-#include "base/strbuf.h"
+#include "server/gateway/openai/openai_field.h"
+#include "server/gateway/openai/openai_prompt.h"
 #include "sluice/v1/inference.pb-c.h"
 
 struct error;
-
-enum { OPENAI_MAX_PROMPTS = 64 };
-
-/* A prompt of /v1/completions: a text, or ids. */
-struct openai_prompt {
-    const char *text; /* NULL: ids */
-    uint32_t *ids;
-    size_t n_ids;
-};
 
 struct openai_request {
     struct arena arena;                  /* memory of everything below */
@@ -33,14 +25,16 @@ struct openai_request {
     Sluice__V1__Output output;
     Sluice__V1__Chat chat;
     bool is_chat;
-    struct openai_prompt *prompts; /* of completions */
-    size_t n_prompts;
+    struct openai_prompts prompts; /* completions only */
     bool streams, include_usage, continuous_usage;
+    bool has_stream_options;
     bool echoes;      /* completions: the text begins with the prompt */
     bool returns_ids; /* extra of vLLM: token_ids */
     bool wants_logprobs;
-    const char *suffix;    /* completions: text behind the gap; NULL: none */
-    struct strbuf ignored; /* names of fields without effect, between commas */
+    bool wants_prompt_logprobs;   /* extra of vLLM */
+    const char *model_name;       /* as the client spells it: name or name:version */
+    const char *reasoning_effort; /* a variable of the template; NULL: none */
+    struct openai_ignored ignored;
 };
 
 /* INVALID_ARGUMENT with the field's name as OpenAI spells it, or UNIMPLEMENTED. Call fini in any
@@ -49,9 +43,13 @@ int openai_request_read(struct openai_request *request, bool is_chat, bool is_st
                         const char *body, size_t n_bytes, struct error *err);
 void openai_request_fini(struct openai_request *request);
 
-/* Fills the request's prompt number i. Borrowed from `request`. */
-void openai_request_choose(struct openai_request *request, size_t i);
+/* Number of prompts, each of which is a generation. */
+size_t openai_request_n_prompts(const struct openai_request *request);
+/* Fills the request's prompt number i. Borrowed from `request`. Returns false if memory is
+ * exhausted. */
+bool openai_request_choose(struct openai_request *request, size_t i);
 
-/* Rewrites the field of an error from the proto's spelling to OpenAI's: "sampling.top_p" becomes
- * "top_p". */
-void openai_request_name_field(struct error *err);
+/* Splits "name:version" at the colon; *out_version is "" without one. Returns false if memory is
+ * exhausted. */
+bool openai_request_split_model(struct arena *arena, const char *text, char **out_model,
+                                char **out_version);

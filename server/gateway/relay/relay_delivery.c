@@ -371,7 +371,7 @@ static void settle(struct relay *relay)
     relay->in_flight_bytes = relay->in_flight_tokens = 0;
 }
 
-/* One frame, or all that are ready. Under the relay's lock. */
+/* Puts the next frame, or all that are ready. Under the relay's lock. */
 static enum relay_delivery put_frames(struct relay *relay, bool all, relay_put_fn *put, void *ctx)
 {
     enum relay_delivery result = RELAY_NOTHING, next;

@@ -467,9 +467,9 @@ static void test_a_text_call_at_a_worker_that_ends_is_asked_elsewhere(void **sta
 
 static bool texts_wait(void)
 {
-    pthread_mutex_lock(&f.gateway->service.lock);
-    bool any = f.gateway->service.waiting_texts != NULL;
-    pthread_mutex_unlock(&f.gateway->service.lock);
+    pthread_mutex_lock(&f.gateway->service.texts.lock);
+    bool any = f.gateway->service.texts.waiting != NULL;
+    pthread_mutex_unlock(&f.gateway->service.texts.lock);
     return any;
 }
 

@@ -1,0 +1,209 @@
+#include "server/gateway/openai/openai_logprobs.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/text/json_write.h"
+#include "base/utf8.h"
+
+/* JSON has no infinity: a token that cannot be drawn gets the lowest number of a float. */
+static void write_number(struct strbuf *out, float logprob)
+{
+    if (isnan(logprob))
+        strbuf_add_str(out, "null");
+    else
+        strbuf_printf(out, "%.9g", isinf(logprob) ? -3.4028234e38 : (double)logprob);
+}
+
+/* --- chat --- */
+
+/* {"token", "logprob", "bytes"} without the closing brace. */
+static void write_token(struct strbuf *out, const ProtobufCBinaryData *token, float logprob)
+{
+    strbuf_add_str(out, "{\"token\":");
+    json_write_text(out, (const char *)token->data, token->len);
+    strbuf_add_str(out, ",\"logprob\":");
+    write_number(out, logprob);
+    strbuf_add_str(out, ",\"bytes\":[");
+    for (size_t i = 0; i < token->len; i++)
+        strbuf_printf(out, i ? ",%u" : "%u", (unsigned)token->data[i]);
+    strbuf_add_char(out, ']');
+}
+
+void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n, struct strbuf *out)
+{
+    strbuf_add_str(out, "{\"content\":[");
+    for (size_t i = 0; i < n; i++) {
+        strbuf_add_str(out, i ? "," : "");
+        write_token(out, &list[i]->token, list[i]->logprob);
+        strbuf_add_str(out, ",\"top_logprobs\":[");
+        for (size_t k = 0; k < list[i]->n_top; k++) {
+            strbuf_add_str(out, k ? "," : "");
+            write_token(out, &list[i]->top[k]->token, list[i]->top[k]->logprob);
+            strbuf_add_char(out, '}');
+        }
+        strbuf_add_str(out, "]}");
+    }
+    strbuf_add_str(out, "],\"refusal\":null}");
+}
+
+/* --- completions --- */
+
+/* Code points that begin in the bytes. */
+static uint64_t code_points(const ProtobufCBinaryData *token)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < token->len; i++)
+        n += (token->data[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* The token as a JSON text. Bytes that are no UTF-8 must stay apart from other tokens: they are
+ * keys of an object. */
+static void write_name(struct strbuf *out, const ProtobufCBinaryData *token)
+{
+    size_t wrong;
+    if (utf8_valid((const char *)token->data, token->len, &wrong)) {
+        json_write_text(out, (const char *)token->data, token->len);
+        return;
+    }
+    strbuf_add_str(out, "\"bytes:");
+    for (size_t i = 0; i < token->len; i++)
+        strbuf_printf(out, "\\\\x%02x", (unsigned)token->data[i]);
+    strbuf_add_char(out, '"');
+}
+
+static bool same_bytes(const ProtobufCBinaryData *a, const ProtobufCBinaryData *b)
+{
+    return a->len == b->len && (!a->len || memcmp(a->data, b->data, a->len) == 0);
+}
+
+/* True if alternative k has the bytes of the token, or of an alternative before k. A key of an
+ * object may appear once only. */
+static bool is_repeated(const Sluice__V1__TokenLogprob *entry, size_t k)
+{
+    if (same_bytes(&entry->top[k]->token, &entry->token))
+        return true;
+    for (size_t i = 0; i < k; i++)
+        if (same_bytes(&entry->top[k]->token, &entry->top[i]->token))
+            return true;
+    return false;
+}
+
+/* The token itself and its alternatives: {"<token>": <logprob>}. */
+static void write_top(struct strbuf *out, const Sluice__V1__TokenLogprob *entry)
+{
+    if (isnan(entry->logprob)) {
+        strbuf_add_str(out, "null");
+        return;
+    }
+    strbuf_add_char(out, '{');
+    write_name(out, &entry->token);
+    strbuf_add_char(out, ':');
+    write_number(out, entry->logprob);
+    for (size_t k = 0; k < entry->n_top; k++) {
+        if (is_repeated(entry, k))
+            continue;
+        strbuf_add_char(out, ',');
+        write_name(out, &entry->top[k]->token);
+        strbuf_add_char(out, ':');
+        write_number(out, entry->top[k]->logprob);
+    }
+    strbuf_add_char(out, '}');
+}
+
+void openai_logprobs_fini(struct openai_logprobs *lists)
+{
+    strbuf_fini(&lists->tokens);
+    strbuf_fini(&lists->logprobs);
+    strbuf_fini(&lists->top);
+    strbuf_fini(&lists->offsets);
+}
+
+void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob *const *list,
+                         size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *comma = lists->tokens.n_bytes ? "," : "";
+        strbuf_add_str(&lists->tokens, comma);
+        write_name(&lists->tokens, &list[i]->token);
+        strbuf_add_str(&lists->logprobs, comma);
+        write_number(&lists->logprobs, list[i]->logprob);
+        strbuf_add_str(&lists->top, comma);
+        write_top(&lists->top, list[i]);
+        strbuf_printf(&lists->offsets, "%s%" PRIu64, comma, lists->n_text);
+        lists->n_text += code_points(&list[i]->token);
+    }
+}
+
+void openai_logprobs_join(struct openai_logprobs *lists, const struct openai_logprobs *first)
+{
+    strbuf_add(&lists->tokens, strbuf_str(&first->tokens), first->tokens.n_bytes);
+    strbuf_add(&lists->logprobs, strbuf_str(&first->logprobs), first->logprobs.n_bytes);
+    strbuf_add(&lists->top, strbuf_str(&first->top), first->top.n_bytes);
+    strbuf_add(&lists->offsets, strbuf_str(&first->offsets), first->offsets.n_bytes);
+    lists->tokens.failed |=
+        first->tokens.failed | first->logprobs.failed | first->top.failed | first->offsets.failed;
+    lists->n_text = first->n_text;
+}
+
+static void write_list(struct strbuf *out, const char *before, const struct strbuf *list)
+{
+    strbuf_add_str(out, before);
+    strbuf_add(out, strbuf_str(list), list->n_bytes);
+    out->failed |= list->failed;
+}
+
+void openai_logprobs_write(const struct openai_logprobs *lists, struct strbuf *out)
+{
+    write_list(out, "{\"tokens\":[", &lists->tokens);
+    write_list(out, "],\"token_logprobs\":[", &lists->logprobs);
+    write_list(out, "],\"top_logprobs\":[", &lists->top);
+    write_list(out, "],\"text_offset\":[", &lists->offsets);
+    strbuf_add_str(out, "]}");
+}
+
+/* --- vLLM's list of a prompt --- */
+
+static void write_ranked(struct strbuf *out, uint32_t id, const ProtobufCBinaryData *token,
+                         float logprob, size_t rank)
+{
+    strbuf_printf(out, "\"%" PRIu32 "\":{\"logprob\":", id);
+    write_number(out, logprob);
+    if (rank)
+        strbuf_printf(out, ",\"rank\":%zu", rank);
+    else
+        strbuf_add_str(out, ",\"rank\":null");
+    strbuf_add_str(out, ",\"decoded_token\":");
+    json_write_text(out, (const char *)token->data, token->len);
+    strbuf_add_char(out, '}');
+}
+
+void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t n,
+                                  struct strbuf *out)
+{
+    strbuf_add_char(out, '[');
+    for (size_t i = 0; i < n; i++) {
+        const Sluice__V1__TokenLogprob *entry = list[i];
+        size_t rank = 0;
+        strbuf_add_str(out, i ? "," : "");
+        if (isnan(entry->logprob)) {
+            strbuf_add_str(out, "null");
+            continue;
+        }
+        for (size_t k = 0; k < entry->n_top; k++)
+            rank = entry->top[k]->id == entry->id ? k + 1 : rank;
+        strbuf_add_char(out, '{');
+        write_ranked(out, entry->id, &entry->token, entry->logprob, rank);
+        for (size_t k = 0; k < entry->n_top; k++) {
+            if (k + 1 == rank)
+                continue;
+            strbuf_add_char(out, ',');
+            write_ranked(out, entry->top[k]->id, &entry->top[k]->token, entry->top[k]->logprob,
+                         k + 1);
+        }
+        strbuf_add_char(out, '}');
+    }
+    strbuf_add_char(out, ']');
+}

@@ -1,0 +1,34 @@
+/* openai_logprobs.h: writes log-probabilities as OpenAI's APIs have them. Plain functions; the
+ * state belongs to the caller. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/strbuf.h"
+#include "sluice/v1/inference.pb-c.h"
+
+/* The object of /v1/completions: four lists with an entry for each token. A zeroed struct has empty
+ * lists. */
+struct openai_logprobs {
+    struct strbuf tokens, logprobs, top, offsets;
+    uint64_t n_text; /* code points of the tokens so far: the next text_offset */
+};
+
+void openai_logprobs_fini(struct openai_logprobs *lists);
+/* Appends tokens. A NaN, which the first token of a prompt has, becomes null. A token that is no
+ * complete UTF-8 is written as its bytes: "bytes:\xf0\x9f". */
+void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob *const *list,
+                         size_t n);
+/* Appends all tokens of another object, which comes first. */
+void openai_logprobs_join(struct openai_logprobs *lists, const struct openai_logprobs *first);
+/* Writes the object. */
+void openai_logprobs_write(const struct openai_logprobs *lists, struct strbuf *out);
+
+/* Writes the object of /v1/chat/completions. */
+void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n,
+                                struct strbuf *out);
+/* Writes vLLM's list of a prompt: null, then {"<id>": {"logprob", "rank", "decoded_token"}}. The
+ * rank of a token that is not among the alternatives is null. */
+void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t n,
+                                  struct strbuf *out);

@@ -1,0 +1,317 @@
+#include "server/gateway/openai/openai_tokens.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/text/json_write.h"
+#include "server/gateway/base/counters.h"
+#include "server/gateway/base/validate.h"
+#include "server/gateway/dispatch/dispatch.h"
+#include "server/gateway/dispatch/text_call.h"
+#include "server/gateway/http/http_body.h"
+#include "server/gateway/http/http_error.h"
+#include "server/gateway/openai/openai_chat.h"
+#include "server/gateway/openai/openai_error.h"
+#include "server/gateway/openai/openai_field.h"
+#include "server/gateway/openai/openai_models.h"
+#include "server/gateway/openai/openai_request.h"
+#include "sluice/v1/inference.pb-c.h"
+
+/* One request. Two references: one until the answer, one of the exchange. */
+struct tokens {
+    _Atomic unsigned n_refs;
+    struct openai_tokens *context;
+    struct http_exchange *http; /* retained */
+    struct text_call *call;     /* retained; loop's thread */
+    struct arena arena;
+    char *model_name, *model, *version;
+    struct openai_ignored ignored;
+    bool is_chat, returns_texts;
+    Sluice__V1__TokenizeRequest encode;
+    Sluice__V1__DetokenizeRequest decode;
+    Sluice__V1__Chat chat;
+    atomic_bool is_answered; /* `reply` and `headers` are set */
+    struct http_reply reply;
+    char headers[HTTP_ERROR_HEADER_BYTES + 512];
+};
+
+static void release(struct tokens *tokens)
+{
+    if (atomic_fetch_sub(&tokens->n_refs, 1) != 1)
+        return;
+    http_exchange_release(tokens->http);
+    arena_fini(&tokens->arena);
+    strbuf_fini(&tokens->ignored.names);
+    strbuf_fini(&tokens->reply.body);
+    free(tokens);
+}
+
+/* --- the answer --- */
+
+static void write_ids(struct tokens *tokens, const Sluice__V1__TokenizeResponse *response)
+{
+    struct strbuf *out = &tokens->reply.body;
+    uint32_t context =
+        openai_models_context(tokens->context->dispatch, tokens->model, response->version);
+    strbuf_printf(out, "{\"count\":%zu,\"max_model_len\":", response->n_ids);
+    if (context)
+        strbuf_printf(out, "%" PRIu32, context);
+    else
+        strbuf_add_str(out, "null");
+    strbuf_add_str(out, ",\"tokens\":[");
+    for (size_t i = 0; i < response->n_ids; i++)
+        strbuf_printf(out, i ? ",%" PRIu32 : "%" PRIu32, response->ids[i]);
+    strbuf_add_str(out, tokens->returns_texts ? "],\"token_strs\":[" : "],\"token_strs\":null");
+    for (size_t i = 0; tokens->returns_texts && i < response->n_pieces; i++) {
+        strbuf_add_str(out, i ? "," : "");
+        json_write_text(out, (const char *)response->pieces[i].data, response->pieces[i].len);
+    }
+    strbuf_add_str(out, tokens->returns_texts ? "]}\n" : "}\n");
+}
+
+static void write_text(struct tokens *tokens, const Sluice__V1__DetokenizeResponse *response)
+{
+    struct strbuf *out = &tokens->reply.body;
+    strbuf_add_str(out, "{\"prompt\":");
+    json_write_text(out, response->text, strlen(response->text));
+    strbuf_add_str(out, "}\n");
+}
+
+static void on_answer(void *arg, const ProtobufCMessage *response, const struct error *err)
+{
+    struct tokens *tokens = arg;
+    tokens->reply = (struct http_reply){
+        .status = 200, .content_type = "application/json", .headers = tokens->headers};
+    if (!response)
+        openai_error_reply(err, tokens->is_chat, tokens->headers, &tokens->reply);
+    else if (response->descriptor == &sluice__v1__tokenize_response__descriptor)
+        write_ids(tokens, (const Sluice__V1__TokenizeResponse *)response);
+    else
+        write_text(tokens, (const Sluice__V1__DetokenizeResponse *)response);
+    atomic_store(&tokens->is_answered, true);
+    http_exchange_kick(tokens->http);
+    release(tokens);
+}
+
+static const struct text_call_ops ops = {.answer = on_answer};
+
+static void next(void *arg, struct http_out *out)
+{
+    struct tokens *tokens = arg;
+    if (!atomic_load(&tokens->is_answered))
+        return;
+    http_out_reply(out, &tokens->reply);
+    tokens->reply.body = (struct strbuf){0};
+}
+
+static void on_gone(void *arg, struct http_exchange *http)
+{
+    struct tokens *tokens = arg;
+    (void)http;
+    text_call_cancel(tokens->call);
+}
+
+static void on_done(void *arg, struct http_exchange *http)
+{
+    struct tokens *tokens = arg;
+    (void)http;
+    text_call_release(tokens->call);
+    release(tokens);
+}
+
+static const struct http_exchange_events events = {
+    .next = next, .on_gone = on_gone, .on_done = on_done};
+
+/* --- the request --- */
+
+static int read_encode_key(struct tokens *tokens, struct http_body *body, const char *key)
+{
+    bool value = false;
+    int rc;
+    if (strcmp(key, "prompt") == 0) {
+        tokens->encode.input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT;
+        return http_body_text(body, key, &tokens->encode.text);
+    }
+    if (strcmp(key, "messages") == 0) {
+        tokens->is_chat = true;
+        return openai_chat_messages(body, &tokens->chat, &tokens->ignored);
+    }
+    if (strcmp(key, "tools") == 0)
+        return openai_chat_tools(body, &tokens->chat);
+    if (strcmp(key, "chat_template") == 0)
+        return http_body_text(body, key, &tokens->chat.template_override);
+    if (strcmp(key, "chat_template_kwargs") == 0)
+        return http_body_object(body, key, &tokens->chat.template_variables_json);
+    static const char *const flags[] = {"add_special_tokens",     "add_generation_prompt",
+                                        "continue_final_message", "return_token_strs",
+                                        "return_token_strings",   "parse_special"};
+    size_t i = 0, n = sizeof(flags) / sizeof(flags[0]);
+    while (i < n && strcmp(key, flags[i]) != 0)
+        i++;
+    if (i == n)
+        return openai_field_ignore(body, &tokens->ignored, key);
+    rc = http_body_bool(body, key, &value);
+    if (i == 0) {
+        tokens->encode.has_add_special_tokens = true;
+        tokens->encode.add_special_tokens = value;
+    } else if (i == 1) {
+        tokens->chat.has_add_generation_prompt = true;
+        tokens->chat.add_generation_prompt = value;
+    } else if (i == 2) {
+        tokens->chat.continue_final_message = value;
+    } else if (i == 5) {
+        tokens->encode.parse_special_tokens = value;
+    } else {
+        tokens->returns_texts = value;
+        tokens->encode.with_pieces = value;
+    }
+    return rc;
+}
+
+static int read_decode_key(struct tokens *tokens, struct http_body *body, const char *key)
+{
+    bool value = false;
+    if (strcmp(key, "tokens") == 0)
+        return http_body_ids(body, key, &tokens->decode.ids, &tokens->decode.n_ids);
+    if (strcmp(key, "skip_special_tokens") != 0)
+        return openai_field_ignore(body, &tokens->ignored, key);
+    int rc = http_body_bool(body, key, &value);
+    tokens->decode.has_skip_special_tokens = true;
+    tokens->decode.skip_special_tokens = value;
+    return rc;
+}
+
+static int read_body(struct tokens *tokens, bool encodes, struct error *err)
+{
+    const struct http_request *given = http_exchange_request(tokens->http);
+    struct http_body body;
+    const char *key = "";
+    int rc = http_body_init(&body, given->body, given->n_body, &tokens->arena, err);
+    while (!rc && (rc = http_body_key(&body, &key)) == 0 && key) {
+        bool is_null;
+        rc = http_body_null(&body, &is_null);
+        if (rc || is_null)
+            continue;
+        if (strcmp(key, "model") == 0)
+            rc = http_body_text(&body, key, &tokens->model_name);
+        else
+            rc =
+                encodes ? read_encode_key(tokens, &body, key) : read_decode_key(tokens, &body, key);
+    }
+    if (!rc)
+        rc = http_body_end(&body);
+    if (rc)
+        return rc;
+    const char *name = tokens->model_name
+                           ? tokens->model_name
+                           : openai_models_only(tokens->context->dispatch, &tokens->arena);
+    if (!name)
+        return http_body_bad(&body, "model", "is missing, and there is not exactly one model");
+    return openai_request_split_model(&tokens->arena, name, &tokens->model, &tokens->version)
+               ? 0
+               : http_body_no_memory(&body);
+}
+
+static int check_encode(struct tokens *tokens, struct error *err)
+{
+    Sluice__V1__TokenizeRequest *request = &tokens->encode;
+    struct limit_check check = {.limits = tokens->context->dispatch->relays->limits};
+    request->model = tokens->model;
+    request->version = tokens->version;
+    if (tokens->is_chat) {
+        if (request->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT)
+            return error_field(err, "prompt", "cannot stand beside messages");
+        request->input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_CHAT;
+        request->chat = &tokens->chat;
+        if (tokens->chat.continue_final_message && !tokens->chat.has_add_generation_prompt)
+            tokens->chat.has_add_generation_prompt = true; /* and false */
+    } else if (request->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT__NOT_SET) {
+        return error_field(err, "prompt", "is missing; give prompt or messages");
+    }
+    int rc = validate_tokenize(request, &check, err);
+    if (check.over != LIMIT_NONE)
+        counters_refusal(tokens->context->dispatch->relays->counters, check.over);
+    return rc;
+}
+
+static int check_decode(struct tokens *tokens, struct error *err)
+{
+    tokens->decode.model = tokens->model;
+    tokens->decode.version = tokens->version;
+    return validate_detokenize(&tokens->decode, err);
+}
+
+static struct tokens *make_tokens(struct openai_tokens *context, struct http_exchange *http)
+{
+    struct tokens *tokens = calloc(1, sizeof(*tokens));
+    if (!tokens)
+        return NULL;
+    atomic_init(&tokens->n_refs, 2);
+    tokens->context = context;
+    tokens->http = http;
+    http_exchange_retain(http);
+    tokens->ignored.is_strict = context->is_strict;
+    arena_init(&tokens->arena, 0, 0);
+    sluice__v1__tokenize_request__init(&tokens->encode);
+    sluice__v1__detokenize_request__init(&tokens->decode);
+    sluice__v1__chat__init(&tokens->chat);
+    return tokens;
+}
+
+static int begin(struct tokens *tokens, bool encodes, struct error *err)
+{
+    int rc = read_body(tokens, encodes, err);
+    if (!rc)
+        rc = encodes ? check_encode(tokens, err) : check_decode(tokens, err);
+    if (rc)
+        return rc;
+    const struct text_call_params params = {.method = encodes ? "Tokenize" : "Detokenize",
+                                            .request = encodes ? &tokens->encode.base
+                                                               : &tokens->decode.base,
+                                            .model = tokens->model,
+                                            .version = tokens->version,
+                                            .deadline_ns = INT64_MAX,
+                                            .ops = &ops,
+                                            .arg = tokens};
+    if (tokens->ignored.names.n_bytes)
+        snprintf(tokens->headers, sizeof(tokens->headers), "X-Sluice-Ignored: %s\r\n",
+                 strbuf_str(&tokens->ignored.names));
+    return text_call_create(tokens->context->calls, &params, &tokens->call, err);
+}
+
+static void answer(struct openai_tokens *context, struct http_exchange *http, bool encodes)
+{
+    struct error err;
+    char headers[HTTP_ERROR_HEADER_BYTES];
+    struct http_reply reply = {.status = 400};
+    error_clear(&err);
+    struct tokens *tokens = make_tokens(context, http);
+    int rc = tokens ? begin(tokens, encodes, &err) : error_no_memory(&err);
+    if (!rc) {
+        http_exchange_set_events(http, &events, tokens);
+        text_call_start(tokens->call);
+        return;
+    }
+    openai_error_reply(&err, tokens && tokens->is_chat, headers, &reply);
+    if (tokens) {
+        release(tokens);
+        release(tokens);
+    }
+    http_exchange_reply(http, &reply);
+}
+
+void openai_tokens_encode(void *arg, struct http_exchange *http)
+{
+    answer(arg, http, true);
+}
+
+void openai_tokens_decode(void *arg, struct http_exchange *http)
+{
+    answer(arg, http, false);
+}
