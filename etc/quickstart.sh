@@ -25,9 +25,10 @@ for word in "$@"; do
 done
 state=${SLUICE_STATE:-${XDG_STATE_HOME:-$HOME/.local/state}/sluice-quickstart}
 listen=${SLUICE_LISTEN:-127.0.0.1:8001}
-# With another address a second instance may run: its metrics are off unless SLUICE_METRICS and SLUICE_MANAGER_METRICS are set.
+# With another address a second instance may run: its HTTP and metrics are off unless SLUICE_HTTP_LISTEN, SLUICE_METRICS and
+# SLUICE_MANAGER_METRICS are set.
 if [ "$listen" != 127.0.0.1:8001 ]; then
-    export SLUICE_METRICS=${SLUICE_METRICS-} SLUICE_MANAGER_METRICS=${SLUICE_MANAGER_METRICS-}
+    export SLUICE_HTTP_LISTEN=${SLUICE_HTTP_LISTEN-} SLUICE_METRICS=${SLUICE_METRICS-} SLUICE_MANAGER_METRICS=${SLUICE_MANAGER_METRICS-}
 fi
 build=${SLUICE_BUILD:-build/release}
 started_s=$SECONDS

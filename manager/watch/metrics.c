@@ -18,6 +18,7 @@
 #include "manager/store/store.h"
 #include "manager/watch/metrics_devices.h"
 #include "manager/watch/routes.h"
+#include "proto/http/http_metrics.h"
 #include "proto/http/http_server.h"
 #include "proto/http/worker_metrics.h"
 #include "proto/rpc/server/access.h"
@@ -166,6 +167,7 @@ struct manager_metrics {
     struct metrics_family *families[N_FAMILIES];
     struct http_route routes[2];
     struct http_server *http;
+    struct http_metrics of_http;
 };
 
 /* --- a scrape --- */
@@ -317,6 +319,7 @@ static int create_parts(struct manager_metrics *m, struct error *err)
         metrics_add(m->registry, specs, N_FAMILIES, m->families, err) != 0 ||
         metrics_devices_create(m->fleet, m->registry, &m->devices, err) != 0 ||
         worker_metrics_create(m->registry, &m->workers, err) != 0 ||
+        http_metrics_add(m->registry, &m->of_http, err) != 0 ||
         metrics_add_collector(m->registry, collect, m, err) != 0)
         return err->status;
     m->routes[0] = (struct http_route){.path = "/metrics", .page = handle_metrics, .arg = m};
@@ -326,8 +329,10 @@ static int create_parts(struct manager_metrics *m, struct error *err)
     config.routes = m->routes;
     config.n_routes = 2;
     config.loop = m->fleet->context->loop;
-    if (http_server_create(&config, &m->http, err) == 0)
+    if (http_server_create(&config, &m->http, err) == 0) {
+        atomic_store(&m->of_http.server, m->http);
         return 0;
+    }
     struct error cause = *err;
     error_set(err, cause.status, "--metrics: %s; give \"\" for no metrics", cause.message);
     return error_reason_of(err, &cause);

@@ -50,8 +50,11 @@ static void put_head(struct http_connection *connection, unsigned status, const 
 {
     const struct http_exchange *exchange = connection->exchange;
     struct strbuf *out = &connection->out;
+    struct http_server *server = connection->loop->server;
     time_t now = time(NULL);
     struct tm utc;
+    if (status <= HTTP_MAX_STATUS)
+        atomic_fetch_add_explicit(&server->n_answers[status], 1, memory_order_relaxed);
     char date[64] = "";
     if (gmtime_r(&now, &utc))
         (void)strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &utc);
@@ -196,8 +199,7 @@ static bool refuse_body(struct http_connection *connection, const struct http_he
     }
     if (head->n_body <= config->max_body_bytes && !(has_body && config->max_body_bytes == 0))
         return false;
-    if (config->on_limit)
-        config->on_limit(config->arg, HTTP_LIMIT_BODY_BYTES);
+    http_server_count(connection->loop->server, HTTP_LIMIT_BODY_BYTES);
     http_answer_refuse(connection, 413, "the body is over the limit");
     return true;
 }

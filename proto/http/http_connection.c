@@ -19,9 +19,7 @@ enum { UNSENT_BYTES = 16 << 10, KEEPALIVE_IDLE_S = 60, KEEPALIVE_EVERY_S = 10, K
 
 static void count(const struct http_connection *connection, enum http_limit limit)
 {
-    const struct http_server_config *config = &connection->loop->server->config;
-    if (config->on_limit)
-        config->on_limit(config->arg, limit);
+    http_server_count(connection->loop->server, limit);
 }
 
 static void enter(struct http_connection *connection, enum http_phase phase)
@@ -208,8 +206,10 @@ static void take_head(struct http_connection *connection)
     exchange->is_head = head->method == HTTP_HEAD;
     exchange->is_1_0 = head->is_1_0;
     connection->n_requests++;
-    connection->closes |= !head->keeps_open || connection->loop->is_draining ||
-                          connection->n_requests >= connection->loop->server->config.max_requests;
+    bool is_last = connection->n_requests >= connection->loop->server->config.max_requests;
+    if (is_last && head->keeps_open)
+        count(connection, HTTP_LIMIT_REQUESTS);
+    connection->closes |= !head->keeps_open || connection->loop->is_draining || is_last;
     if (status) {
         connection->phase = HTTP_ANSWERING;
         http_answer_refuse(connection, status, why);
@@ -373,13 +373,9 @@ static void on_end(struct http_connection *connection)
 static bool shake_hands(struct http_connection *connection)
 {
     int rc = SSL_accept(connection->ssl);
-    if (rc == 1 && !connection->closes) {
+    if (rc == 1) {
         enter(connection, HTTP_IDLE);
         return true;
-    }
-    if (rc == 1) { /* the server drains */
-        die(connection);
-        return false;
     }
     if (ssl_result(connection, rc) != IO_LATER)
         die(connection);
@@ -459,8 +455,12 @@ static bool is_late(const struct http_connection *connection, int64_t now_ns)
     const struct http_server_config *config = &connection->loop->server->config;
     int64_t age_ms = (now_ns - connection->since_ns) / NS_PER_MS;
     switch (connection->phase) {
+    case HTTP_HANDSHAKE:
+        return age_ms >= config->handshake_ms;
     case HTTP_IDLE:
-        return age_ms >= (connection->n_requests ? config->idle_ms : config->timeout_ms);
+        return age_ms >= (connection->loop->is_draining ? HTTP_DRAIN_MS
+                          : connection->n_requests      ? config->idle_ms
+                                                        : config->handshake_ms);
     case HTTP_ANSWERING: /* `next` has an owner, and that owner ends slow readers */
         return connection->exchange->is_over && age_ms >= config->timeout_ms;
     case HTTP_LINGERS:
@@ -468,6 +468,19 @@ static bool is_late(const struct http_connection *connection, int64_t now_ns)
     default:
         return age_ms >= config->timeout_ms;
     }
+}
+
+static void count_late(const struct http_connection *connection)
+{
+    bool is_idle = connection->phase == HTTP_IDLE;
+    if (connection->phase == HTTP_IN_BODY || connection->phase == HTTP_IN_HEAD)
+        count(connection, HTTP_LIMIT_REQUEST_TIME);
+    else if (connection->phase == HTTP_ANSWERING)
+        count(connection, HTTP_LIMIT_ANSWER_TIME);
+    else if (connection->phase == HTTP_HANDSHAKE || (is_idle && !connection->n_requests))
+        count(connection, HTTP_LIMIT_HANDSHAKE);
+    else if (is_idle && !connection->loop->is_draining)
+        count(connection, HTTP_LIMIT_IDLE);
 }
 
 /* True if the answer asked for a call of `next` by now. */
@@ -490,10 +503,7 @@ void http_connection_sweep(struct http_connection *connection, int64_t now_ns)
     if (!is_late(connection, now_ns))
         return;
     bool in_request = connection->phase == HTTP_IN_BODY || connection->phase == HTTP_IN_HEAD;
-    if (in_request || connection->phase == HTTP_HANDSHAKE)
-        count(connection, HTTP_LIMIT_REQUEST_TIME);
-    if (connection->phase == HTTP_ANSWERING)
-        count(connection, HTTP_LIMIT_ANSWER_TIME);
+    count_late(connection);
     if (in_request && !connection->exchange) {
         connection->n_scanned = 0;
         if (!make_exchange(connection))
@@ -513,8 +523,7 @@ void http_connection_drain(struct http_connection *connection)
 {
     connection->closes = true;
     if (connection->phase == HTTP_IDLE)
-        die(connection);
-    settle(connection);
+        enter(connection, HTTP_IDLE);
 }
 
 /* --- begin --- */

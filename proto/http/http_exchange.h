@@ -58,8 +58,8 @@ void http_exchange_set_events(struct http_exchange *exchange,
 void http_exchange_add_header(struct http_exchange *exchange, const char *line);
 /* In the admit hook: keeps the caller's identity for the handler. */
 void http_exchange_set_caller(struct http_exchange *exchange, const char *caller);
-/* In the admit hook or the handler: copies the name in the client's verified certificate: its first
- * URI, else its first DNS name, else its common name. NOT_FOUND without a certificate;
+/* In the admit hook or the handler: copies the name in the client's verified certificate. The first
+ * URI counts, else the first DNS name, else the common name. NOT_FOUND without a certificate;
  * INVALID_ARGUMENT if the name is longer than n_out - 1, or not printable ASCII without spaces. */
 int http_exchange_certificate_name(const struct http_exchange *exchange, char *out_name,
                                    size_t n_out);

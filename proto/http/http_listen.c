@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "proto/rpc/server/listen.h"
 
-enum { BACKLOG = 64, MAX_HOST = 256 };
+enum { BACKLOG = 1024, MAX_HOST = 256 };
 
 static const char unix_prefix[] = "unix:";
 

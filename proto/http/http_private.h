@@ -111,6 +111,7 @@ struct http_loop {
 };
 
 enum { HTTP_SCRATCH_BYTES = 64 << 10, HTTP_SWEEP_MS = 250, HTTP_LINGER_MS = 1000 };
+enum { HTTP_DRAIN_MS = 1000 }; /* time for a last request of an idle connection */
 
 /* Exchanges hold references, because their owners may kick them after the server's end. */
 struct http_server {
@@ -119,7 +120,7 @@ struct http_server {
     struct http_tls *tls;
     struct http_loop *loops;
     uint32_t n_loops, next_loop;
-    int listen_fd;
+    int listen_fd;   /* -1: closed */
     char *unix_path; /* owned; NULL for TCP */
     uint16_t port;
     ev_io acceptor; /* on the first loop */
@@ -128,6 +129,8 @@ struct http_server {
     pthread_mutex_t peers_lock;
     struct hash_map peers; /* under its lock: address to its number of connections */
     _Atomic uint32_t n_connections, n_live;
+    _Atomic uint64_t n_limits[N_HTTP_LIMITS];
+    _Atomic uint64_t n_answers[HTTP_MAX_STATUS + 1]; /* by status */
 };
 
 /* http_connection.c; all on the loop's thread. */
@@ -139,11 +142,13 @@ void http_connection_destroy(struct http_connection *connection);
 void http_connection_on_kick(struct http_connection *connection);
 /* Ends the connection if its phase has lasted too long; looks for clients that left. */
 void http_connection_sweep(struct http_connection *connection, int64_t now_ns);
-/* The server drains: no further request after this one. */
+/* The server drains: one further request at most. */
 void http_connection_drain(struct http_connection *connection);
 
 /* http_server.c; any thread. */
 void http_server_release(struct http_server *server);
+/* Counts a refusal or an end, for metrics and for the owner. */
+void http_server_count(struct http_server *server, enum http_limit limit);
 /* A connection is closed, or could not be made. */
 void http_server_forget(struct http_server *server, const struct http_peer *peer);
 

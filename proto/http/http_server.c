@@ -15,7 +15,7 @@
 #include "proto/http/http_private.h"
 #include "proto/http/http_tls.h"
 
-enum { PAUSE_MS = 100, ACCEPTS_AT_ONCE = 64 };
+enum { PAUSE_MS = 100, ACCEPTS_AT_ONCE = 64, MAX_WAITING = 4096 };
 
 /* --- a loop --- */
 
@@ -49,18 +49,29 @@ static void take_accepted(struct http_loop *loop)
     free(accepted);
 }
 
+static void accept_waiting(struct http_server *server);
+
+static void close_address(struct http_server *server)
+{
+    if (server->listen_fd < 0)
+        return;
+    ev_io_stop(server->loops[0].ev, &server->acceptor);
+    ev_timer_stop(server->loops[0].ev, &server->pause);
+    close(server->listen_fd);
+    server->listen_fd = -1;
+}
+
 static void drain_loop(struct http_loop *loop)
 {
-    struct http_connection *next;
+    if (loop->is_draining)
+        return;
     loop->is_draining = true;
-    for (struct http_connection *c = loop->connections; c; c = next) {
-        next = c->next;
-        http_connection_drain(c);
-    }
     if (loop == loop->server->loops) {
-        ev_io_stop(loop->ev, &loop->server->acceptor);
-        ev_timer_stop(loop->ev, &loop->server->pause);
+        accept_waiting(loop->server);
+        close_address(loop->server);
     }
+    for (struct http_connection *c = loop->connections; c; c = c->next)
+        http_connection_drain(c);
 }
 
 static void on_wake(struct ev_loop *ev, ev_async *watcher, int events)
@@ -213,6 +224,13 @@ static bool admit_peer(struct http_server *server, const struct http_peer *peer)
     return fits;
 }
 
+void http_server_count(struct http_server *server, enum http_limit limit)
+{
+    atomic_fetch_add_explicit(&server->n_limits[limit], 1, memory_order_relaxed);
+    if (server->config.on_limit)
+        server->config.on_limit(server->config.arg, limit);
+}
+
 void http_server_forget(struct http_server *server, const struct http_peer *peer)
 {
     atomic_fetch_sub(&server->n_connections, 1);
@@ -257,35 +275,44 @@ static void hand_out(struct http_server *server, const struct http_accepted *acc
     }
 }
 
+/* Accepts one connection. False if none waits, or none can be accepted (errno). */
+static bool accept_one(struct http_server *server)
+{
+    union address address = {.any.sa_family = AF_UNSPEC};
+    socklen_t n_address = sizeof(address);
+    struct http_accepted accepted;
+    accepted.fd =
+        accept4(server->listen_fd, &address.any, &n_address, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (accepted.fd < 0)
+        return errno == EINTR || errno == ECONNABORTED;
+    read_peer(&address, &accepted.peer);
+    if (admit_peer(server, &accepted.peer)) {
+        hand_out(server, &accepted);
+        return true;
+    }
+    close(accepted.fd);
+    http_server_count(server, HTTP_LIMIT_CONNECTIONS);
+    return true;
+}
+
+/* Clients that connected before the address closes are served. */
+static void accept_waiting(struct http_server *server)
+{
+    for (int i = 0; i < MAX_WAITING && server->listen_fd >= 0 && accept_one(server); i++)
+        continue;
+}
+
 /* Without descriptors the socket stays ready. Accepting is tried again after a pause. */
 static void on_acceptable(struct ev_loop *ev, ev_io *watcher, int events)
 {
     struct http_server *server = watcher->data;
-    const struct http_server_config *config = &server->config;
+    int n = 0;
     (void)events;
-    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
-        union address address = {.any.sa_family = AF_UNSPEC};
-        socklen_t n_address = sizeof(address);
-        struct http_accepted accepted;
-        accepted.fd =
-            accept4(server->listen_fd, &address.any, &n_address, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (accepted.fd < 0) {
-            if (errno == EINTR || errno == ECONNABORTED)
-                continue;
-            if (errno != EAGAIN && errno != EWOULDBLOCK) {
-                ev_io_stop(ev, watcher);
-                ev_timer_start(ev, &server->pause);
-            }
-            return;
-        }
-        read_peer(&address, &accepted.peer);
-        if (admit_peer(server, &accepted.peer)) {
-            hand_out(server, &accepted);
-            continue;
-        }
-        close(accepted.fd);
-        if (config->on_limit)
-            config->on_limit(config->arg, HTTP_LIMIT_CONNECTIONS);
+    while (n < ACCEPTS_AT_ONCE && accept_one(server))
+        n++;
+    if (n < ACCEPTS_AT_ONCE && errno != EAGAIN && errno != EWOULDBLOCK) {
+        ev_io_stop(ev, watcher);
+        ev_timer_start(ev, &server->pause);
     }
 }
 
@@ -307,6 +334,7 @@ void http_server_config_init(struct http_server_config *config)
         .max_connections_per_ip = 32,
         .max_header_bytes = 16 << 10,
         .max_requests = 1000,
+        .handshake_ms = 10000,
         .timeout_ms = 10000,
         .idle_ms = 10000,
     };
@@ -386,11 +414,7 @@ void http_server_destroy(struct http_server *server)
     for (uint32_t i = 0; i < server->n_loops; i++)
         if (server->loops[i].has_thread)
             pthread_join(server->loops[i].thread, NULL);
-    if (server->listen_fd >= 0) {
-        ev_io_stop(server->loops[0].ev, &server->acceptor);
-        ev_timer_stop(server->loops[0].ev, &server->pause);
-        close(server->listen_fd);
-    }
+    close_address(server);
     for (uint32_t i = 0; i < server->n_loops; i++)
         close_loop(&server->loops[i]);
     http_tls_destroy(server->tls);
@@ -427,4 +451,14 @@ uint32_t http_server_n_connections(const struct http_server *server)
 uint32_t http_server_n_live(const struct http_server *server)
 {
     return atomic_load(&server->n_live);
+}
+
+uint64_t http_server_n_limited(const struct http_server *server, enum http_limit limit)
+{
+    return atomic_load_explicit(&server->n_limits[limit], memory_order_relaxed);
+}
+
+uint64_t http_server_n_answers(const struct http_server *server, unsigned status)
+{
+    return atomic_load_explicit(&server->n_answers[status], memory_order_relaxed);
 }

@@ -36,12 +36,17 @@ struct http_route {
 /* Reasons for which the server itself refuses or ends something; for counters. */
 enum http_limit {
     HTTP_LIMIT_CONNECTIONS,
+    HTTP_LIMIT_HANDSHAKE, /* a new connection that sends nothing, or no TLS */
     HTTP_LIMIT_HEADER_BYTES,
     HTTP_LIMIT_BODY_BYTES,
     HTTP_LIMIT_REQUEST_TIME,
+    HTTP_LIMIT_REQUESTS,    /* a connection's last request */
+    HTTP_LIMIT_IDLE,        /* a connection without a request for too long */
     HTTP_LIMIT_ANSWER_TIME, /* a whole answer that the client does not take */
     N_HTTP_LIMITS
 };
+
+enum { HTTP_MAX_STATUS = 599 };
 
 struct http_server_config {
     const char *listen;              /* "127.0.0.1:8002", "[::1]:0" or "unix:PATH" (mode 0600) */
@@ -54,8 +59,9 @@ struct http_server_config {
     size_t max_header_bytes; /* request line and headers */
     size_t max_body_bytes;
     uint32_t max_requests; /* per connection; the last answer closes it */
-    uint32_t timeout_ms;   /* from the first byte of a request, or the accept, to its last byte;
-                            * and for an answer to be taken */
+    uint32_t handshake_ms; /* from the accept to the first byte of a request */
+    uint32_t timeout_ms;   /* from the first byte of a request to its last byte, and for an answer
+                            * to be taken */
     uint32_t idle_ms;      /* between two requests */
     struct rpc_tls *tls;   /* for TCP; borrowed until destroy. NULL: plain text */
     enum rpc_share share;  /* sharing of the address with a successor or predecessor */
@@ -70,15 +76,16 @@ struct http_server_config {
 };
 
 /* Sets the defaults: 1 thread, 64 connections, 32 per address, 16 KiB, no body, 1,000 requests,
- * 10 s. */
+ * 10 s for each time. */
 void http_server_config_init(struct http_server_config *config);
 
 /* Listens and serves. ALREADY_EXISTS if the address is in use, with the process if known;
  * INVALID_ARGUMENT for an invalid address. *out_server is owned. */
 int http_server_create(const struct http_server_config *config, struct http_server **out_server,
                        struct error *err);
-/* Accepts no connection from now on. Answers that run are finished, and their connections are
- * closed; idle connections are closed at once. Any thread. */
+/* Closes the address after the connections that already wait there. Requests that run are finished.
+ * A request may be on its way when the drain begins. So an idle connection may send a last request
+ * within a second. Any thread. */
 void http_server_drain(struct http_server *server);
 /* Closes every connection; running exchanges are gone. Exchanges may be kicked and released
  * afterwards, without effect. NULL is accepted. */
@@ -90,3 +97,7 @@ uint16_t http_server_port(const struct http_server *server);
 uint32_t http_server_n_connections(const struct http_server *server);
 /* Returns the answers that run. Any thread. */
 uint32_t http_server_n_live(const struct http_server *server);
+/* Return totals since the start: refusals and ends by a limit, and answers with a status. Any
+ * thread. */
+uint64_t http_server_n_limited(const struct http_server *server, enum http_limit limit);
+uint64_t http_server_n_answers(const struct http_server *server, unsigned status);

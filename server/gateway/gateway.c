@@ -19,7 +19,7 @@
 #include "server/gateway/dispatch/reattach.h"
 #include "server/gateway/front/generate_stream.h"
 #include "server/gateway/front/service.h"
-#include "server/gateway/http/http_front.h"
+#include "server/gateway/gateway_http.h"
 #include "server/gateway/metrics.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
@@ -125,9 +125,9 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
     counters_refusal(&gateway->counters, limits[limit]);
 }
 
-/* Returns the connection limit that the open-files limit allows: files and links to workers need
- * descriptors, too. */
-static uint32_t connection_limit(uint64_t wanted)
+/* Returns the connection limit of each port that the open-files limit allows: files and links to
+ * workers need descriptors, too. */
+static uint32_t connection_limit(uint64_t wanted, uint32_t n_ports)
 {
     enum { OTHERS = 192 };
     struct rlimit files;
@@ -138,7 +138,7 @@ static uint32_t connection_limit(uint64_t wanted)
         setrlimit(RLIMIT_NOFILE, &files);
     }
     uint64_t left = files.rlim_cur - rpc_server_lingering_files();
-    uint64_t room = left > 2 * OTHERS ? left - OTHERS : left / 2;
+    uint64_t room = (left > 2 * OTHERS ? left - OTHERS : left / 2) / n_ports;
     if (wanted <= room)
         return (uint32_t)wanted;
     log_warn(LOG_EVENT("connection limit lowered"), LOG_U64("wanted", wanted),
@@ -162,6 +162,14 @@ static int make_server(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
     struct rpc_server_config config;
+    struct rpc_addresses addresses;
+    int rc = rpc_listeners_split("--http-listen", c->http_listen, &addresses, err);
+    if (!rc)
+        rc = gateway_http_check(c, err);
+    if (rc)
+        return rc;
+    gateway->max_connections =
+        connection_limit(c->limits.max_connections, 1 + (uint32_t)addresses.n);
     rpc_server_config_init(&config);
     service_table(&gateway->service, &gateway->table);
     config.services = &gateway->table;
@@ -171,7 +179,7 @@ static int make_server(struct gateway *gateway, struct error *err)
     config.max_metadata_bytes = c->limits.max_metadata_bytes;
     config.max_pending_bytes = c->limits.max_pending_bytes;
     config.max_streams = (uint32_t)c->limits.max_streams;
-    config.max_connections = connection_limit(c->limits.max_connections);
+    config.max_connections = gateway->max_connections;
     config.max_resets = (uint32_t)c->limits.max_resets;
     config.handshake_timeout_ms = (uint32_t)c->limits.handshake_timeout_ms;
     config.on_limit = on_wire_limit;
@@ -181,7 +189,7 @@ static int make_server(struct gateway *gateway, struct error *err)
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
     config.user_timeout_ms = user_timeout_ms(c);
     config.share = c->share;
-    int rc = access_create(&c->access, c->listen, &gateway->access, err);
+    rc = access_create(&c->access, c->listen, &gateway->access, err);
     if (rc)
         return rc;
     gateway->service.access = gateway->access;
@@ -189,40 +197,6 @@ static int make_server(struct gateway *gateway, struct error *err)
     config.authorize = access_authorize;
     config.authorize_context = gateway->access;
     return rpc_server_create(&config, &gateway->server, err);
-}
-
-static int start_http(struct gateway *gateway, struct error *err)
-{
-    const struct gateway_config *c = &gateway->config;
-    struct http_surfaces_config surfaces = {.dispatch = &gateway->dispatch,
-                                            .texts = &gateway->service.texts,
-                                            .is_strict = c->http_strict};
-    struct http_front_config config = {.listen = c->http_listen,
-                                       .origins = c->http_origins ? c->http_origins : "",
-                                       .access = gateway->access,
-                                       .limits = &c->limits,
-                                       .counters = &gateway->counters,
-                                       .share = c->share};
-    if (!c->http_listen || !c->http_listen[0])
-        return 0;
-    surfaces.pages = gateway_metrics_pages(gateway->metrics, &surfaces.n_pages);
-    int rc = http_surfaces_init(&gateway->surfaces, &surfaces, err);
-    config.routes = gateway->surfaces.routes;
-    config.n_routes = gateway->surfaces.n_routes;
-    return rc ? rc : http_front_create(&config, &gateway->http, err);
-}
-
-/* Ends HTTP: answers that run have until end_ns. */
-static void drain_http(struct gateway *gateway, int64_t end_ns)
-{
-    enum { LOOK_MS = 10 };
-    if (!gateway->http)
-        return;
-    http_front_drain(gateway->http);
-    while (http_front_n_live(gateway->http) && clock_now_ns() < end_ns)
-        poll(NULL, 0, LOOK_MS);
-    http_front_destroy(gateway->http);
-    gateway->http = NULL;
 }
 
 static int start_listening(struct gateway *gateway, struct error *err)
@@ -234,10 +208,12 @@ static int start_listening(struct gateway *gateway, struct error *err)
         rc = rpc_server_listen_tcp(gateway->server, c->listen, &port, err);
     atomic_store(&gateway->port, port);
     if (!rc)
+        rc = gateway_http_start(gateway, err);
+    if (!rc)
         rc = gateway_metrics_listen(gateway->metrics, err);
     if (!rc && c->listen_unix[0])
         rc = rpc_server_listen_unix(gateway->server, c->listen_unix, err);
-    return rc ? rc : start_http(gateway, err);
+    return rc;
 }
 
 static void load_routes(struct gateway *gateway)
@@ -305,13 +281,19 @@ static int wait_until_ready(struct gateway *gateway, struct error *err)
 static int check_listeners(const struct gateway_config *config, struct error *err)
 {
     char unix_address[PATH_MAX + 8];
+    struct rpc_addresses http;
     snprintf(unix_address, sizeof(unix_address), "unix:%s", config->listen_unix);
-    const struct rpc_listener listeners[] = {
+    struct rpc_listener listeners[3 + RPC_MAX_ADDRESSES] = {
         {"--listen", config->listen},
         {"--listen-unix", config->listen_unix[0] ? unix_address : NULL},
         {"--metrics", config->metrics_listen},
     };
-    return rpc_listeners_check(listeners, sizeof(listeners) / sizeof(listeners[0]), err);
+    int rc = rpc_listeners_split("--http-listen", config->http_listen, &http, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < http.n; i++)
+        listeners[3 + i] = (struct rpc_listener){"--http-listen", http.list[i]};
+    return rpc_listeners_check(listeners, 3 + http.n, err);
 }
 
 int gateway_check(const struct gateway_config *config, struct error *err)
@@ -322,7 +304,7 @@ int gateway_check(const struct gateway_config *config, struct error *err)
         return rc;
     rc = access_create(&config->access, config->listen, &access, err);
     access_destroy(access);
-    return rc;
+    return rc ? rc : gateway_http_check(config, err);
 }
 
 /* Connects the parts of the rooms below. */
@@ -403,16 +385,17 @@ void gateway_drain(struct gateway *gateway, uint32_t grace_ms)
 {
     int64_t end_ns = clock_now_ns() + (int64_t)grace_ms * NS_PER_MS;
     leave(gateway);
+    gateway_http_drain(gateway);
     rpc_server_shutdown(gateway->server, grace_ms);
-    drain_http(gateway, end_ns);
+    gateway_http_end(gateway, end_ns);
 }
 
 void gateway_hand_over(struct gateway *gateway)
 {
+    gateway->is_replaced = true;
+    rpc_server_hand_over(gateway->server); /* the queues of the sockets are accepted before */
     gateway_metrics_close(gateway->metrics);
-    if (gateway->http)
-        http_front_drain(gateway->http);
-    rpc_server_hand_over(gateway->server);
+    gateway_http_drain(gateway);
 }
 
 void gateway_settle(struct gateway *gateway, bool stays)
@@ -432,6 +415,7 @@ void gateway_restore_sockets(void)
 
 void gateway_hurry(struct gateway *gateway)
 {
+    atomic_store(&gateway->hurries, true);
     rpc_server_hurry(gateway->server);
 }
 
@@ -448,7 +432,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     leave(gateway);
     if (gateway->server)
         rpc_server_shutdown(gateway->server, grace_ms);
-    drain_http(gateway, 0);
+    gateway_http_end(gateway, 0);
     reattach_end(&gateway->relays);
     gateway_metrics_close(gateway->metrics);
     route_watch_stop(gateway->dispatch.watch);
@@ -462,7 +446,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     replicas_fini(&gateway->replicas);
     route_watch_destroy(gateway->dispatch.watch);
     rpc_server_destroy(gateway->server);
-    http_surfaces_fini(&gateway->surfaces);
+    gateway_http_destroy(gateway);
     gateway_metrics_destroy(gateway->metrics);
     access_destroy(gateway->access);
     registry_fini(&gateway->relays.registry);

@@ -37,8 +37,8 @@ static const struct option_spec own_specs[] = {
      "address of the data plane; empty: none", 0, 0},
     {"listen-unix", 0, OPTION_STRING, FIELD(gateway.listen_unix), "", "PATH",
      "also serve on a unix socket (mode 0600)", 0, 0},
-    {"http-listen", 0, OPTION_STRING, FIELD(gateway.http_listen), "", "ADDR:PORT",
-     "addresses of HTTP, or unix:PATH, between commas; empty: none", 0, 0},
+    {"http-listen", 0, OPTION_STRING, FIELD(gateway.http_listen), "127.0.0.1:8000", "ADDR:PORT",
+     "addresses of HTTP, also unix:PATH, between commas; empty: none", 0, 0},
     {"http-origins", 0, OPTION_STRING, FIELD(gateway.http_origins), "", "ORIGINS",
      "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
     {"http-strict", 0, OPTION_BOOL, FIELD(gateway.http_strict), "false", NULL,
@@ -129,9 +129,9 @@ static void print_manual(const struct spec_list *list, bool roff)
         .synopsis = "[check-config | show-config] --manager STATE/run/manager.sock [options]",
         .summary = "the data plane of Sluice",
         .description =
-            "Serves sluice.v1.Inference over gRPC (with health and reflection). Routes "
-            "requests to workers by the manager's routes. Keeps the last "
-            "routes while the manager is away.\n\nSIGTERM drains: accepted streams "
+            "Serves sluice.v1.Inference over gRPC (with health and reflection), and the APIs of "
+            "other servers over HTTP. Routes requests to workers by the manager's routes. Keeps "
+            "the last routes while the manager is away.\n\nSIGTERM drains: accepted streams "
             "finish within `--drain-grace`; a second SIGTERM ends the grace. SIGHUP reads "
             "settings, TLS files and keys again. `--log-level`, `--log-format` and "
             "`--drain-grace` change at once. The log names other changes, which need "
@@ -358,7 +358,8 @@ static int run_until_signal(struct running *running)
     }
     gateway_settle(running->gateway, true);
     log_info(LOG_EVENT("serving"), LOG_STR("listen", settings->gateway.listen),
-             LOG_U64("port", gateway_port(running->gateway)), LOG_STR("version", SLUICE_VERSION),
+             LOG_U64("port", gateway_port(running->gateway)),
+             LOG_STR("http", settings->gateway.http_listen), LOG_STR("version", SLUICE_VERSION),
              LOG_I64("replaced_pid", takeover->old_pid));
     notify_status("READY=1", "Serving on %s", settings->gateway.listen);
     int got = 0;

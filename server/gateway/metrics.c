@@ -1,6 +1,7 @@
 #include "server/gateway/metrics.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "server/gateway/base/meter.h"
 #include "server/gateway/dispatch/waiting.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/http/http_front.h"
 #include "server/gateway/metrics_vllm.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
@@ -40,6 +42,9 @@ enum {
     FAMILY_CALLS_LIVE,
     FAMILY_MESSAGES,
     FAMILY_BYTES,
+    FAMILY_HTTP_ANSWERS,
+    FAMILY_HTTP_LIVE,
+    FAMILY_HTTP_CONNECTIONS,
     N_FAMILIES
 };
 
@@ -131,6 +136,16 @@ static const struct metric_spec specs[N_FAMILIES] = {
                       .help = "Bytes of messages received and sent.",
                       .type = METRIC_COUNTER,
                       .labels = {"direction"}},
+    [FAMILY_HTTP_ANSWERS] = {.name = "sluice_http_answers_total",
+                             .help = "Answers over HTTP that began, by status.",
+                             .type = METRIC_COUNTER,
+                             .labels = {"status"}},
+    [FAMILY_HTTP_LIVE] = {.name = "sluice_http_requests_live",
+                          .help = "Requests over HTTP under way.",
+                          .type = METRIC_GAUGE},
+    [FAMILY_HTTP_CONNECTIONS] = {.name = "sluice_http_connections",
+                                 .help = "Connections to the addresses of HTTP.",
+                                 .type = METRIC_GAUGE},
 };
 
 struct gateway_metrics {
@@ -302,6 +317,24 @@ static void sample_calls(struct gateway_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_BYTES], out, (double)stats.bytes_out);
 }
 
+static void sample_http(struct gateway_metrics *m, struct metrics_sink *sink)
+{
+    struct http_front *front = atomic_load(&m->gateway->http);
+    if (!front)
+        return;
+    for (unsigned status = 100; status <= HTTP_MAX_STATUS; status++) {
+        uint64_t n = http_front_n_answers(front, status);
+        char text[8];
+        const char *const values[] = {text};
+        snprintf(text, sizeof(text), "%u", status);
+        if (n)
+            metrics_sample(sink, m->families[FAMILY_HTTP_ANSWERS], values, (double)n);
+    }
+    metrics_sample(sink, m->families[FAMILY_HTTP_LIVE], NULL, http_front_n_live(front));
+    metrics_sample(sink, m->families[FAMILY_HTTP_CONNECTIONS], NULL,
+                   http_front_n_connections(front));
+}
+
 static void collect(void *arg, struct metrics_sink *sink)
 {
     struct gateway_metrics *m = arg;
@@ -310,6 +343,7 @@ static void collect(void *arg, struct metrics_sink *sink)
     sample_counters(m, sink);
     sample_access(m, sink);
     sample_calls(m, sink);
+    sample_http(m, sink);
 }
 
 static void handle_metrics(void *arg, struct http_reply *reply)
@@ -365,8 +399,16 @@ int gateway_metrics_create(struct gateway *gateway, struct gateway_metrics **out
     return 0;
 }
 
+/* The limits have the names and counters of the data plane's. */
+static void on_limit(void *arg, enum http_limit limit)
+{
+    struct gateway_metrics *m = arg;
+    counters_refusal(&m->gateway->counters, http_front_limit(limit));
+}
+
 int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err)
 {
+    const struct gateway_limits *limits = &metrics->gateway->config.limits;
     struct http_server_config config;
     const char *listen = metrics->gateway->config.metrics_listen;
     if (!listen || !*listen)
@@ -375,6 +417,10 @@ int gateway_metrics_listen(struct gateway_metrics *metrics, struct error *err)
     config.listen = listen;
     config.routes = metrics->routes;
     config.n_routes = 2;
+    config.max_header_bytes = limits->max_metadata_bytes;
+    config.max_requests = (uint32_t)limits->max_connection_requests;
+    config.on_limit = on_limit;
+    config.arg = metrics;
     config.share = metrics->gateway->config.share;
     if (http_server_create(&config, &metrics->http, err) == 0)
         return 0;

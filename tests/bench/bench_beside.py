@@ -70,7 +70,7 @@ def measure(args, n_threads, cpus):
         port = free_port()
         serve = subprocess.Popen(
             [bin_dir / "sluice", "serve", args.model, "--name", "m", "--listen", f"127.0.0.1:{port}", "--threads", str(n_threads),
-             "--metrics", "", "--manager-metrics", "", *(["--cpus", cpus] if cpus else []), *common], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+             "--http-listen", "", "--metrics", "", "--manager-metrics", "", *(["--cpus", cpus] if cpus else []), *common], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
         try:
             until = time.monotonic() + 60
             while subprocess.run([bin_dir / "sluice", "run", "m", "x", "-n", "1", *common], capture_output=True).returncode:

@@ -24,8 +24,9 @@ TINY = ROOT / "tests/golden/checkpoints"
 sys.path[:0] = [str(folder) for folder in pathlib.Path(__file__).parent.iterdir() if folder.is_dir()]
 
 
-# Programs of several tests run at once. So no program takes the default port for metrics, unless a test names a port.
-os.environ["SLUICE_METRICS"] = os.environ["SLUICE_MANAGER_METRICS"] = ""
+# Programs of several tests run at once. So no program takes a default port of HTTP or metrics, unless a test names a
+# port.
+os.environ["SLUICE_HTTP_LISTEN"] = os.environ["SLUICE_METRICS"] = os.environ["SLUICE_MANAGER_METRICS"] = ""
 
 
 # Factor for all time-outs of the tests. 1 by default; tests/long.sh sets a larger factor for programs that run ten

@@ -88,7 +88,7 @@ start() { # UNIT: starts a program as its unit does, with settings in the enviro
     for folder in $(unit "$1" StateDirectory); do install -d -m 700 -o sluice -g sluice "/var/lib/$folder"; done
     for folder in $(unit "$1" RuntimeDirectory); do install -d -m 700 -o sluice -g sluice "/run/$folder"; done
     # shellcheck disable=SC2046 # the line is words
-    (cd / && HOME=/nonexistent SLUICE_LISTEN=127.0.0.1:$port SLUICE_METRICS= exec setpriv --reuid="$(unit "$1" User)" --regid=sluice \
+    (cd / && HOME=/nonexistent SLUICE_LISTEN=127.0.0.1:$port SLUICE_METRICS= SLUICE_HTTP_LISTEN= exec setpriv --reuid="$(unit "$1" User)" --regid=sluice \
         --init-groups -- $(unit "$1" ExecStart)) >"$work/$1.log" 2>&1 &
 }
 wait_for() { # SECONDS COMMAND...

@@ -37,7 +37,7 @@ class Sluice:
         self.bin, self.device, self.folder = os.path.abspath(args.bin), args.device, folder
         self.env = {**os.environ, "SLUICE_STATE_DIR": f"{folder}/s", "SLUICE_SERVER": f"127.0.0.1:{PORT}"}
         self.log = open(f"{folder}/log", "wb")
-        self.process = subprocess.Popen([f"{self.bin}/sluice", "serve", "--listen", f"127.0.0.1:{PORT}", "--metrics", "", "--manager-metrics", ""],
+        self.process = subprocess.Popen([f"{self.bin}/sluice", "serve", "--listen", f"127.0.0.1:{PORT}", "--http-listen", "", "--metrics", "", "--manager-metrics", ""],
                                         env=self.env, stdout=self.log, stderr=self.log)
         self.until(lambda: not self.run("status").returncode, 30, "the server is up")
 

@@ -78,6 +78,8 @@ static int run_doctor(struct cli *cli)
 static const struct option_spec doctor_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane; must be free or used by this server", 0, 0},
+    {"http-listen", 0, OPTION_STRING, CLI_OPTION(http_listen), "127.0.0.1:8000", "ADDR:PORT",
+     "address of HTTP, checked likewise; empty: off", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
      "address of the server's /metrics, checked likewise; empty: off", 0, 0},
     {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",

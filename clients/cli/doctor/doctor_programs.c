@@ -238,6 +238,7 @@ void doctor_check_ports(struct doctor *doctor)
     const struct cli_settings *s = &doctor->cli->settings;
     const struct port ports[] = {
         {"data plane", "--listen", s->listen, "sluice-server"},
+        {"HTTP", "--http-listen", s->http_listen, "sluice-server"},
         {"server metrics", "--metrics", s->metrics, "sluice-server"},
         {"manager metrics", "--manager-metrics", s->manager_metrics, "sluice-manager"},
     };

@@ -287,6 +287,10 @@ static int run_serve(struct cli *cli)
 static const struct option_spec serve_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane", 0, 0},
+    {"http-listen", 0, OPTION_STRING, CLI_OPTION(http_listen), "127.0.0.1:8000", "ADDR:PORT",
+     "addresses of HTTP, also unix:PATH, between commas; empty: off", 0, 0},
+    {"http-origins", 0, OPTION_STRING, CLI_OPTION(http_origins), "", "ORIGINS",
+     "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
      "address of the server's /metrics, also unix:PATH; empty: off", 0, 0},
     {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",

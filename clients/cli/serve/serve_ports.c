@@ -9,6 +9,7 @@
 #include "clients/cli/serve/stray_processes.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/port_owner.h"
+#include "proto/rpc/server/listeners.h"
 
 /* Adds "ADDRESS (--FLAG) by PROGRAM, pid N" to the list of busy ports. Returns the pid, 0 if this
  * user may not inspect the process. */
@@ -45,14 +46,22 @@ static void advise_ports(struct cli *cli, const char *flags, pid_t holder)
 int serve_ports_check(struct cli *cli, struct error *err)
 {
     const struct cli_settings *set = &cli->settings;
-    const char *const ports[][2] = {{"--listen", set->listen},
-                                    {"--metrics", set->metrics},
-                                    {"--manager-metrics", set->manager_metrics}};
+    struct rpc_addresses http;
+    const char *ports[3 + RPC_MAX_ADDRESSES][2] = {{"--listen", set->listen},
+                                                   {"--metrics", set->metrics},
+                                                   {"--manager-metrics", set->manager_metrics}};
     struct strbuf list, flags;
     pid_t holder = 0;
+    int rc = rpc_listeners_split("--http-listen", set->http_listen, &http, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < http.n; i++) {
+        ports[3 + i][0] = "--http-listen";
+        ports[3 + i][1] = http.list[i];
+    }
     strbuf_init(&list, ERROR_MESSAGE_BYTES - 32);
     strbuf_init(&flags, 0);
-    for (size_t i = 0; i < CLI_N(ports); i++) {
+    for (size_t i = 0; i < 3 + http.n; i++) {
         unsigned port;
         int err_no;
         if (!port_owner_probe(ports[i][1], &port, &err_no) || err_no != EADDRINUSE)
@@ -61,7 +70,6 @@ int serve_ports_check(struct cli *cli, struct error *err)
         pid_t pid = add_busy(ports[i][0], ports[i][1], port, &list);
         holder = holder ? holder : pid;
     }
-    int rc = 0;
     if (list.n_bytes) {
         error_set(err, STATUS_ALREADY_EXISTS, "ports in use: %s", strbuf_str(&list));
         rc = error_reason(err, REASON_ADDRESS_IN_USE);

@@ -15,10 +15,11 @@ enum { CHECK_MS = 10000 }; /* time for a program to check its settings */
 
 /* Options of `sluice serve` that manager or server have too, under the same name. */
 static const char *const server_flags[] = {
-    "--listen",          "--metrics",   "--metrics-aliases",
-    "--tls-cert",        "--tls-key",   "--tls-client-ca",
-    "--tls-client-auth", "--keys-file", "--allow-plaintext-keys",
-    "--drain-grace",     "--log-level", "--log-format"};
+    "--listen",          "--metrics",     "--metrics-aliases",
+    "--tls-cert",        "--tls-key",     "--tls-client-ca",
+    "--tls-client-auth", "--keys-file",   "--allow-plaintext-keys",
+    "--drain-grace",     "--log-level",   "--log-format",
+    "--http-listen",     "--http-origins"};
 static const char *const manager_flags[] = {"--model-root", "--log-level", "--log-format"};
 
 /* The manager's --metrics has another name in serve, because the server has a --metrics too. */
@@ -149,12 +150,18 @@ int serve_settings_hand_on(struct cli *cli, struct child *manager, struct child 
 
 int serve_settings_check(const struct cli_settings *settings, struct error *err)
 {
-    const struct rpc_listener listeners[] = {
+    struct rpc_addresses http;
+    struct rpc_listener listeners[3 + RPC_MAX_ADDRESSES] = {
         {"--listen", settings->listen},
         {"--metrics", settings->metrics},
         {"--manager-metrics", settings->manager_metrics},
     };
-    return rpc_listeners_check(listeners, CLI_N(listeners), err);
+    int rc = rpc_listeners_split("--http-listen", settings->http_listen, &http, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < http.n; i++)
+        listeners[3 + i] = (struct rpc_listener){"--http-listen", http.list[i]};
+    return rpc_listeners_check(listeners, 3 + http.n, err);
 }
 
 static bool is_in(const char *const *flags, size_t n, const char *name)

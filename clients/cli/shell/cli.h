@@ -31,6 +31,7 @@ struct cli_settings {
     bool validate_only, no_wait, verify, all, evict;
     /* serve */
     const char *listen, *model_root, *log_level;
+    const char *http_listen, *http_origins;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
     const char *lock_file; /* the server's --lock-file */
     /* top */

@@ -17,7 +17,7 @@
 #include "proto/rpc/guard/guard.h"
 #include "proto/rpc/guard/peer.h"
 
-enum { MAX_BOUND = 16, MAX_OWNED = 8, MAX_UNIX_PATH = 107 };
+enum { MAX_BOUND = 16, MAX_OWNED = 16, MAX_UNIX_PATH = 107 };
 /* Index of a socket of a shared port: 0 is the first process's. The successor's is 1, and
  * becomes 0 when the first one closes. */
 enum { SUCCESSOR = 1 };

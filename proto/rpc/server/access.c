@@ -106,15 +106,16 @@ static int check_management(const struct access_config *c, const char *listen, s
         listen);
 }
 
-static int check_exposure(const struct access_config *c, const char *listen, struct error *err)
+int access_check_exposure(const struct access_config *c, const char *option, const char *listen,
+                          struct error *err)
 {
     bool exposed = given(listen) && !given(c->tls_cert) && !rpc_listen_is_loopback(listen);
     if (exposed && given(c->keys_file) && !c->allow_plaintext_keys)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--listen %s: API keys would cross the network in plain text; give "
+                         "%s %s: API keys would cross the network in plain text; give "
                          "--tls-cert and --tls-key, or --allow-plaintext-keys if another layer "
                          "encrypts",
-                         listen);
+                         option, listen);
     if (exposed && !given(c->keys_file))
         log_warn(LOG_EVENT("no authentication"), LOG_STR("listen", listen),
                  LOG_STR("message",
@@ -144,7 +145,8 @@ static int check_config(const struct access_config *c, const char *listen, struc
                          "--%stls-client-auth %s: needs client certificates; give "
                          "--%stls-client-ca",
                          pre, c->tls_client_auth, pre);
-    return c->management ? check_management(c, listen, err) : check_exposure(c, listen, err);
+    return c->management ? check_management(c, listen, err)
+                         : access_check_exposure(c, "--listen", listen, err);
 }
 
 static int open_tls(struct access *access, const struct access_config *c, struct error *err)

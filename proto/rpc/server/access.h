@@ -44,6 +44,10 @@ struct access_config {
  * *out_access is owned. */
 int access_create(const struct access_config *config, const char *listen,
                   struct access **out_access, struct error *err);
+/* Checks a further TCP address of the program: keys need TLS there, or must be allowed in plain
+ * text. Warns of an address that every client may use. `option`: for the error. */
+int access_check_exposure(const struct access_config *config, const char *option,
+                          const char *listen, struct error *err);
 /* Call it after the server that uses the object is destroyed. NULL is accepted. */
 void access_destroy(struct access *access);
 

@@ -115,6 +115,26 @@ static bool listens(const struct rpc_listener *listener)
     return listener->address && *listener->address;
 }
 
+int rpc_listeners_split(const char *setting, const char *text, struct rpc_addresses *out_addresses,
+                        struct error *err)
+{
+    static const char separators[] = ", ";
+    const char *at = text ? text : "";
+    out_addresses->n = 0;
+    for (at += strspn(at, separators); *at; at += strspn(at, separators)) {
+        size_t n = strcspn(at, separators);
+        if (n >= RPC_ADDRESS_BYTES || out_addresses->n == RPC_MAX_ADDRESSES)
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "%s: give at most %d addresses, each shorter than %d bytes", setting,
+                             RPC_MAX_ADDRESSES, RPC_ADDRESS_BYTES);
+        char *address = out_addresses->list[out_addresses->n++];
+        memcpy(address, at, n);
+        address[n] = '\0';
+        at += n;
+    }
+    return 0;
+}
+
 int rpc_listeners_check(const struct rpc_listener *listeners, size_t n_listeners, struct error *err)
 {
     for (size_t i = 0; i < n_listeners; i++)

@@ -8,6 +8,19 @@
 
 struct error;
 
+enum { RPC_MAX_ADDRESSES = 8, RPC_ADDRESS_BYTES = 256 };
+
+/* The addresses of an option that takes several. */
+struct rpc_addresses {
+    size_t n;
+    char list[RPC_MAX_ADDRESSES][RPC_ADDRESS_BYTES];
+};
+
+/* Splits a text at its commas and spaces; NULL: none. INVALID_ARGUMENT with the setting for too
+ * many addresses, or a long one. */
+int rpc_listeners_split(const char *setting, const char *text, struct rpc_addresses *out_addresses,
+                        struct error *err);
+
 struct rpc_listener {
     const char *setting; /* "--metrics": error texts begin with it */
     const char *address; /* "HOST:PORT" or "unix:PATH"; NULL or empty: not used */

@@ -20,6 +20,7 @@ struct gateway_limits {
     uint64_t request_timeout_ms;   /* a call whose request is incomplete after this time is ended */
     uint64_t http_idle_ms;         /* an HTTP connection without a request is closed after this
                                     * time */
+    uint64_t max_connection_requests; /* the last answer closes an HTTP connection */
     /* clients that read slowly */
     uint64_t max_pending_bytes;  /* unsent bytes of a client's stream; above this its sequence
                                   * pauses */
@@ -63,7 +64,8 @@ enum gateway_limit {
     LIMIT_RESETS,
     LIMIT_CALLS,
     LIMIT_REQUEST_TIMEOUT,
-    LIMIT_HTTP_IDLE, /* never refuses: an idle connection is closed */
+    LIMIT_HTTP_IDLE, /* these two refuse nothing: the connection is closed */
+    LIMIT_CONNECTION_REQUESTS,
     LIMIT_PENDING_BYTES,
     LIMIT_PENDING_TOKENS,
     LIMIT_ANSWER_BYTES,

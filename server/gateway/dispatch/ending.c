@@ -164,6 +164,40 @@ uint64_t dispatch_cancel(struct relay *relay, const struct error *why)
     return n_tokens;
 }
 
+/* Requests that a walk found. The registry's lock is held during a walk, so they end later. */
+struct found {
+    struct relay *relays[64];
+    uint32_t n;
+};
+
+enum { FOUND_AT_ONCE = sizeof(((struct found *)0)->relays) / sizeof(struct relay *) };
+
+static void find_running(void *ctx, struct relay *relay)
+{
+    struct found *found = ctx;
+    pthread_mutex_lock(&relay->lock);
+    bool runs = !relay->ended && found->n < FOUND_AT_ONCE;
+    pthread_mutex_unlock(&relay->lock);
+    if (!runs)
+        return;
+    relay_retain(relay);
+    found->relays[found->n++] = relay;
+}
+
+void dispatch_cancel_all(struct relay_shared *shared, const struct error *why)
+{
+    struct found found = {.n = FOUND_AT_ONCE};
+    while (found.n == FOUND_AT_ONCE) {
+        found.n = 0;
+        registry_each(&shared->registry, find_running, &found);
+        for (uint32_t i = 0; i < found.n; i++) {
+            counters_refusal(shared->counters, LIMIT_DRAIN);
+            dispatch_cancel(found.relays[i], why);
+            relay_release(found.relays[i]);
+        }
+    }
+}
+
 void dispatch_abort(struct relay *relay, const struct error *why)
 {
     pthread_mutex_lock(&relay->lock);

@@ -23,6 +23,8 @@ void dispatch_end(struct relay *relay, const struct error *outcome);
 /* Like dispatch_end, and also cancels the request at its worker now. Returns the tokens that
  * were or will be sent. A cancel also ends a finished request that is kept for its client. */
 uint64_t dispatch_cancel(struct relay *relay, const struct error *why);
+/* Cancels every request that runs, at the end of a drain, and counts each. */
+void dispatch_cancel_all(struct relay_shared *shared, const struct error *why);
 /* Like dispatch_cancel, but overtakes a message that the client does not take. */
 void dispatch_abort(struct relay *relay, const struct error *why);
 

@@ -1,6 +1,8 @@
 #include "server/gateway/http/http_front.h"
 
 #include <ctype.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,25 +12,28 @@
 #include "proto/http/http_origin.h"
 #include "proto/rpc/server/access.h"
 #include "proto/rpc/server/listen.h"
+#include "proto/rpc/server/listeners.h"
 #include "server/gateway/base/counters.h"
 #include "server/gateway/base/limits.h"
 #include "server/gateway/http/http_error.h"
 
-enum { MAX_ADDRESS = 256, MAX_REQUEST_ID = 128, MAX_LINE = 512 };
+enum { MAX_REQUEST_ID = 128, MAX_LINE = 512, RETRY_MS = 1000 };
 
-/* One address. */
+/* An address. */
 struct listener {
     struct http_front *front;
-    struct http_server *server;
-    char address[MAX_ADDRESS];
+    struct http_server *server; /* NULL: closed; under the front's lock */
     bool is_local; /* a loopback address: only names of this machine lead here honestly */
 };
 
 struct http_front {
     struct http_front_config config;
+    struct rpc_addresses addresses;
+    pthread_mutex_t lock;
+    atomic_bool refuses; /* the server drains */
     struct http_route *routes;
     size_t n_routes, n_listeners;
-    struct listener listeners[HTTP_FRONT_MAX_LISTENERS];
+    struct listener listeners[RPC_MAX_ADDRESSES];
 };
 
 /* --- pages --- */
@@ -187,11 +192,31 @@ static bool check_caller(const struct listener *listener, struct http_exchange *
     return true;
 }
 
+/* Refuses requests while the server drains; pages go on. True if the request is refused. */
+static bool check_drain(const struct listener *listener, struct http_exchange *exchange)
+{
+    const struct http_head *head = &http_exchange_request(exchange)->head;
+    struct http_front *front = listener->front;
+    char headers[HTTP_ERROR_HEADER_BYTES];
+    struct http_reply reply = {.status = 503};
+    struct error err;
+    if (!atomic_load(&front->refuses) || is_open(front, head))
+        return false;
+    counters_refusal(front->config.counters, LIMIT_DRAINING);
+    error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
+    error_reason(&err, REASON_DRAINING);
+    err.retry_after_ms = RETRY_MS;
+    http_error_reply(&err, headers, &reply);
+    http_exchange_reply(exchange, &reply);
+    return true;
+}
+
 static bool admit(void *arg, struct http_exchange *exchange)
 {
     const struct listener *listener = arg;
     name_request(exchange);
-    return check_origin(listener, exchange) || check_caller(listener, exchange);
+    return check_origin(listener, exchange) || check_caller(listener, exchange) ||
+           check_drain(listener, exchange);
 }
 
 static void refuse_request(void *arg, unsigned status, const char *why, struct http_reply *reply)
@@ -200,17 +225,25 @@ static void refuse_request(void *arg, unsigned status, const char *why, struct h
     http_error_refuse(status, why, reply);
 }
 
-static void on_limit(void *arg, enum http_limit limit)
+enum gateway_limit http_front_limit(enum http_limit limit)
 {
-    const struct listener *listener = arg;
     static const enum gateway_limit limits[N_HTTP_LIMITS] = {
         [HTTP_LIMIT_CONNECTIONS] = LIMIT_CONNECTIONS,
+        [HTTP_LIMIT_HANDSHAKE] = LIMIT_HANDSHAKE,
         [HTTP_LIMIT_HEADER_BYTES] = LIMIT_METADATA_BYTES,
         [HTTP_LIMIT_BODY_BYTES] = LIMIT_MESSAGE_BYTES,
         [HTTP_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT,
+        [HTTP_LIMIT_REQUESTS] = LIMIT_CONNECTION_REQUESTS,
+        [HTTP_LIMIT_IDLE] = LIMIT_HTTP_IDLE,
         [HTTP_LIMIT_ANSWER_TIME] = LIMIT_SLOW_READER,
     };
-    counters_refusal(listener->front->config.counters, limits[limit]);
+    return limits[limit];
+}
+
+static void on_limit(void *arg, enum http_limit limit)
+{
+    const struct listener *listener = arg;
+    counters_refusal(listener->front->config.counters, http_front_limit(limit));
 }
 
 /* --- life --- */
@@ -232,26 +265,24 @@ static int make_routes(struct http_front *front, struct error *err)
     return 0;
 }
 
-static int listen_on(struct http_front *front, const char *address, size_t n, struct error *err)
+static int listen_on(struct http_front *front, const char *address, struct error *err)
 {
     const struct gateway_limits *limits = front->config.limits;
     struct listener *listener = &front->listeners[front->n_listeners];
     struct http_server_config config;
-    if (n >= sizeof(listener->address) || front->n_listeners == HTTP_FRONT_MAX_LISTENERS)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "more than %d addresses, or one is too long",
-                         HTTP_FRONT_MAX_LISTENERS);
     listener->front = front;
-    snprintf(listener->address, sizeof(listener->address), "%.*s", (int)n, address);
-    bool is_unix = strncmp(listener->address, "unix:", 5) == 0;
-    listener->is_local = !is_unix && rpc_listen_is_loopback(listener->address);
+    bool is_unix = strncmp(address, "unix:", 5) == 0;
+    listener->is_local = !is_unix && rpc_listen_is_loopback(address);
     http_server_config_init(&config);
-    config.listen = listener->address;
+    config.listen = address;
     config.routes = front->routes;
     config.n_routes = front->n_routes;
-    config.max_connections = config.max_connections_per_ip = (uint32_t)limits->max_connections;
+    config.n_threads = front->config.n_threads;
+    config.max_connections = config.max_connections_per_ip = front->config.max_connections;
     config.max_header_bytes = limits->max_metadata_bytes;
     config.max_body_bytes = limits->max_message_bytes;
-    config.max_requests = UINT32_MAX;
+    config.max_requests = (uint32_t)limits->max_connection_requests;
+    config.handshake_ms = (uint32_t)limits->handshake_timeout_ms;
     config.timeout_ms = (uint32_t)limits->request_timeout_ms;
     config.idle_ms = (uint32_t)limits->http_idle_ms;
     config.tls = access_tls(front->config.access);
@@ -273,17 +304,20 @@ int http_front_create(const struct http_front_config *config, struct http_front 
     if (!front)
         return error_no_memory(err);
     front->config = *config;
-    int rc = make_routes(front, err);
-    const char *at = config->listen;
-    while (!rc && *at) {
-        at += strspn(at, ", ");
-        size_t n = strcspn(at, ", ");
-        if (n)
-            rc = listen_on(front, at, n, err);
-        at += n;
+    pthread_mutex_init(&front->lock, NULL);
+    int rc = rpc_listeners_split("--http-listen", config->listen, &front->addresses, err);
+    if (!rc)
+        rc = make_routes(front, err);
+    for (size_t i = 0; i < front->addresses.n && !rc; i++) {
+        rc = listen_on(front, front->addresses.list[i], err);
+        if (rc) {
+            struct error cause = *err;
+            error_set(err, cause.status, "--http-listen: %s; an empty address turns HTTP off",
+                      cause.message);
+            error_reason_of(err, &cause);
+        }
     }
     if (rc) {
-        error_prefix(err, "--http-listen");
         http_front_destroy(front);
         return rc;
     }
@@ -291,34 +325,83 @@ int http_front_create(const struct http_front_config *config, struct http_front 
     return 0;
 }
 
-void http_front_drain(struct http_front *front)
+void http_front_drain(struct http_front *front, bool refuses)
 {
+    atomic_store(&front->refuses, refuses);
+    pthread_mutex_lock(&front->lock);
     for (size_t i = 0; i < front->n_listeners; i++)
-        http_server_drain(front->listeners[i].server);
+        if (front->listeners[i].server)
+            http_server_drain(front->listeners[i].server);
+    pthread_mutex_unlock(&front->lock);
 }
 
-uint32_t http_front_n_live(const struct http_front *front)
+/* A scrape may read the figures meanwhile, on a thread of a server that ends here. */
+void http_front_close(struct http_front *front)
 {
-    uint32_t n = 0;
-    for (size_t i = 0; i < front->n_listeners; i++)
-        n += http_server_n_live(front->listeners[i].server);
-    return n;
+    for (size_t i = 0; i < front->n_listeners; i++) {
+        pthread_mutex_lock(&front->lock);
+        struct http_server *server = front->listeners[i].server;
+        front->listeners[i].server = NULL;
+        pthread_mutex_unlock(&front->lock);
+        http_server_destroy(server);
+    }
 }
 
 void http_front_destroy(struct http_front *front)
 {
     if (!front)
         return;
-    for (size_t i = 0; i < front->n_listeners; i++)
-        http_server_destroy(front->listeners[i].server);
+    http_front_close(front);
+    pthread_mutex_destroy(&front->lock);
     free(front->routes);
     free(front);
 }
 
-uint16_t http_front_port(const struct http_front *front)
+uint16_t http_front_port(struct http_front *front)
 {
     uint16_t port = 0;
+    pthread_mutex_lock(&front->lock);
     for (size_t i = 0; i < front->n_listeners && !port; i++)
-        port = http_server_port(front->listeners[i].server);
+        if (front->listeners[i].server)
+            port = http_server_port(front->listeners[i].server);
+    pthread_mutex_unlock(&front->lock);
     return port;
+}
+
+/* --- figures --- */
+
+struct figures {
+    uint32_t n_live, n_connections;
+    uint64_t n_answers;
+};
+
+static struct figures add_up(struct http_front *front, unsigned status)
+{
+    struct figures sum = {0};
+    pthread_mutex_lock(&front->lock);
+    for (size_t i = 0; i < front->n_listeners; i++) {
+        const struct http_server *server = front->listeners[i].server;
+        if (!server)
+            continue;
+        sum.n_live += http_server_n_live(server);
+        sum.n_connections += http_server_n_connections(server);
+        sum.n_answers += http_server_n_answers(server, status);
+    }
+    pthread_mutex_unlock(&front->lock);
+    return sum;
+}
+
+uint32_t http_front_n_live(struct http_front *front)
+{
+    return add_up(front, 0).n_live;
+}
+
+uint32_t http_front_n_connections(struct http_front *front)
+{
+    return add_up(front, 0).n_connections;
+}
+
+uint64_t http_front_n_answers(struct http_front *front, unsigned status)
+{
+    return add_up(front, status).n_answers;
 }

@@ -3,22 +3,21 @@
  * function that gRPC lacks.
  *
  * Open to all callers: /health, /ping, /version, /metrics and the preflight of CORS. All other
- * paths need what an RPC needs (access.h): an API key as Authorization or x-api-key, or a client
- * certificate, where keys are configured. */
+ * paths need what an RPC needs (access.h). Where keys are configured, that is an API key as
+ * Authorization or x-api-key, or a client certificate. */
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/http/http_server.h"
+#include "server/gateway/base/limits.h"
 
 struct access;
 struct counters;
 struct error;
-struct gateway_limits;
 struct http_front;
-
-enum { HTTP_FRONT_MAX_LISTENERS = 8 };
 
 struct http_front_config {
     const char *listen;  /* addresses between commas; see http_server.h */
@@ -26,8 +25,9 @@ struct http_front_config {
     struct access *access;
     const struct gateway_limits *limits;
     struct counters *counters;
-    const struct http_route *routes; /* /metrics and the APIs */
+    const struct http_route *routes; /* /metrics and the paths of the APIs */
     size_t n_routes;
+    uint32_t n_threads, max_connections; /* for each address */
     enum rpc_share share;
 };
 
@@ -35,11 +35,21 @@ struct http_front_config {
  * *out_front is owned. Errors as http_server_create, with "--http-listen". */
 int http_front_create(const struct http_front_config *config, struct http_front **out_front,
                       struct error *err);
-/* New connections are refused, and the answers that run are finished. Any thread. */
-void http_front_drain(struct http_front *front);
-/* Returns the answers that run. Any thread. */
-uint32_t http_front_n_live(const struct http_front *front);
-/* Ends every answer. NULL is accepted. */
+/* The addresses close, and the answers that run are finished. `refuses`: requests of open
+ * connections get 503 DRAINING from now on. Otherwise they are served, because a successor has the
+ * addresses. Any thread. */
+void http_front_drain(struct http_front *front, bool refuses);
+/* Ends every connection. The figures below stay readable. */
+void http_front_close(struct http_front *front);
+/* NULL is accepted. */
 void http_front_destroy(struct http_front *front);
 /* Returns the port of the first TCP address; 0: none. */
-uint16_t http_front_port(const struct http_front *front);
+uint16_t http_front_port(struct http_front *front);
+
+/* Return the answers that run, the open connections, and the answers with a status since the
+ * start. Any thread. */
+uint32_t http_front_n_live(struct http_front *front);
+uint32_t http_front_n_connections(struct http_front *front);
+uint64_t http_front_n_answers(struct http_front *front, unsigned status);
+/* Returns the data plane's limit for a limit of an HTTP server. */
+enum gateway_limit http_front_limit(enum http_limit limit);

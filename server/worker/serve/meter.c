@@ -1,5 +1,6 @@
 #include "server/worker/serve/meter.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_process.h"
 #include "engine/engine_stats.h"
+#include "proto/http/http_metrics.h"
 #include "proto/http/http_server.h"
 #include "proto/http/worker_metrics.h"
 #include "server/worker/base/settings.h"
@@ -61,6 +63,7 @@ struct worker_meter {
     struct worker_metrics *families;
     struct http_route routes[2];
     struct http_server *http;
+    struct http_metrics of_http;
 };
 
 void meter_label_set(struct request_label *label, const Sluice__Worker__V1__Submit *submit)
@@ -214,6 +217,7 @@ int worker_meter_listen(struct worker *worker, const char *address, struct error
     if (metrics_create(&meter->registry, err) != 0 ||
         metrics_process_add(meter->registry, "sluice-worker", err) != 0 ||
         worker_metrics_create(meter->registry, &meter->families, err) != 0 ||
+        http_metrics_add(meter->registry, &meter->of_http, err) != 0 ||
         metrics_add_collector(meter->registry, collect, meter, err) != 0)
         return err->status;
     meter->routes[0] =
@@ -224,7 +228,10 @@ int worker_meter_listen(struct worker *worker, const char *address, struct error
     config.listen = address;
     config.routes = meter->routes;
     config.n_routes = 2;
-    return http_server_create(&config, &meter->http, err);
+    int rc = http_server_create(&config, &meter->http, err);
+    if (!rc)
+        atomic_store(&meter->of_http.server, meter->http);
+    return rc;
 }
 
 void worker_meter_close(struct worker_meter *meter)

@@ -71,7 +71,7 @@ class Sluice:
             address = f"127.0.0.1:{common.free_port()}"
             with open(f"{state}/out", "w") as log:
                 process = subprocess.Popen([self.bin / "sluice", "serve", self.path, "--name", "m", "--state-dir", state, "--listen", address,
-                                            "--metrics", "", "--manager-metrics", ""], stdout=log, stderr=log, env=self.environment)  # fmt: skip
+                                            "--http-listen", "", "--metrics", "", "--manager-metrics", ""], stdout=log, stderr=log, env=self.environment)  # fmt: skip
             try:
                 self._wait_ready(process, state)
                 return self._load(address, state, load)

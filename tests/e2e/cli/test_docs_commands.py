@@ -101,9 +101,10 @@ class Cluster(Sluice):
         (tmp / "clients").symlink_to(ROOT / "clients")
         self.manager_metrics = f"127.0.0.1:{free_port()}"
         self.environment = {**{k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}, "HOME": str(tmp), "LC_ALL": "C",
-                            "SLUICE_STATE_DIR": str(self.state), "SLUICE_METRICS": "", "SLUICE_MANAGER_METRICS": "",
+                            "SLUICE_STATE_DIR": str(self.state), "SLUICE_HTTP_LISTEN": "", "SLUICE_METRICS": "", "SLUICE_MANAGER_METRICS": "",
                             "PYTHONPATH": str(package), "PATH": f"{BIN}:{os.environ['PATH']}"}
-        self.start_measured("--manager-metrics", self.manager_metrics)
+        self.http = f"127.0.0.1:{free_port()}"
+        self.start_measured("--http-listen", self.http, "--manager-metrics", self.manager_metrics)
         self.only("1")
 
     def json(self, *words):
@@ -149,7 +150,7 @@ class Cluster(Sluice):
 
     def translated(self, command):
         """The command with the addresses, folders and ids of this cluster."""
-        for old, new in {"127.0.0.1:8001": self.address, "127.0.0.1:8002": self.metrics_address, "127.0.0.1:8004": self.manager_metrics,
+        for old, new in {"127.0.0.1:8000": self.http, "127.0.0.1:8001": self.address, "127.0.0.1:8002": self.metrics_address, "127.0.0.1:8004": self.manager_metrics,
                          "STATE/": f"{self.state}/", "/etc/sluice/sluice.conf": str(ROOT / "etc/sluice.conf"),
                          "~/.cache/sluice/models/SmolLM2-135M-Instruct.Q4_1.gguf": "./model.gguf",
                          "/var/lib/sluice": str(self.offline), "/backup/": f"{self.home}/", "PID": str(self.process.pid),

@@ -52,7 +52,7 @@ static int start(void **state)
     config.listen = "127.0.0.1:0";
     config.routes = routes;
     config.n_routes = sizeof(routes) / sizeof(routes[0]);
-    config.timeout_ms = TIMEOUT_MS;
+    config.timeout_ms = config.handshake_ms = TIMEOUT_MS;
     config.max_connections_per_ip = MAX_PER_IP;
     assert_int_equal(http_server_create(&config, &server, &err), 0);
     *state = server;
