@@ -213,6 +213,7 @@ static const struct name names[] = {
     {"ttft-quantile", CLI},
     {"type", CLI},
     {"typical-p", CLI},
+    {"url", CLI},
     {"validate-only", CLI},
     {"verbose", CLI},
     {"verify", WORKER | CLI},

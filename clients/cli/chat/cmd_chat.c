@@ -14,6 +14,7 @@
 
 #include "clients/cli/chat/chat_line.h"
 #include "clients/cli/chat/chat_log.h"
+#include "clients/cli/chat/remote.h"
 #include "clients/cli/shell/answer.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/sampling.h"
@@ -25,6 +26,7 @@
 struct chat {
     struct cli *cli;
     struct rpc_client *client;
+    struct remote *remote; /* NULL: over gRPC */
     const char *model;
     char history_path[1200];
     struct chat_line *line;
@@ -124,6 +126,17 @@ static size_t prompt_room(const struct chat *chat)
                                                                      : room;
 }
 
+static void print_dropped(const struct chat *chat, size_t n_dropped)
+{
+    char length[64] = "";
+    if (chat->context_length)
+        snprintf(length, sizeof(length), " of %" PRIu32 " tokens", chat->context_length);
+    if (n_dropped)
+        fprintf(stderr,
+                "[the conversation is longer than the context%s; dropped the oldest %zu turn%s]\n",
+                length, n_dropped, n_dropped == 1 ? "" : "s");
+}
+
 /* Drops the oldest questions and answers until the conversation fits the context. */
 static int fit_context(struct chat *chat, struct error *err)
 {
@@ -138,11 +151,7 @@ static int fit_context(struct chat *chat, struct error *err)
             break;
         n_dropped++;
     }
-    if (n_dropped)
-        fprintf(stderr,
-                "[the conversation is longer than the context of %" PRIu32
-                " tokens; dropped the oldest %zu turn%s]\n",
-                chat->context_length, n_dropped, n_dropped == 1 ? "" : "s");
+    print_dropped(chat, n_dropped);
     return 0;
 }
 
@@ -160,40 +169,68 @@ static void print_end(const struct chat *chat, const struct answer *answer)
         answer_print_figures(answer);
 }
 
-/* Requests the answer to the last message. A cancelled answer keeps its text so far. */
-static int request_answer(struct chat *chat, struct error *err)
+static int answer_by_rpc(struct chat *chat, struct answer *answer, struct error *err)
 {
     Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
     Sluice__V1__ChatMessage system = system_message(chat);
     Sluice__V1__Chat body;
     struct sampling_parts parts;
-    struct answer answer;
-    answer_init(&answer);
-    set_answer(chat, &answer); /* from here on Ctrl-C cancels this answer */
     int rc = fit_context(chat, err);
     if (!rc)
         rc = chat_log_chat(&chat->log, &system, &body, err);
-    if (rc) {
-        set_answer(chat, NULL);
-        answer_fini(&answer);
+    if (rc)
         return rc;
-    }
     request.model = (char *)(uintptr_t)chat->model;
     request.version = (char *)(uintptr_t)chat->cli->settings.version;
     request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
     body.template_ = (char *)(uintptr_t)chat->cli->settings.template_name;
     request.chat = &body;
     sampling_fill(chat->cli, &parts, &request);
-    rc = answer_run(chat->cli, chat->client, &request, &answer, err);
+    rc = answer_run(chat->cli, chat->client, &request, answer, err);
     if (rc && sampling_drop_default(chat->cli, &parts, err))
-        rc = answer_run(chat->cli, chat->client, &request, &answer, err);
+        rc = answer_run(chat->cli, chat->client, &request, answer, err);
+    free(body.messages);
+    return rc;
+}
+
+static bool is_too_long(const struct error *err)
+{
+    return err->reason == REASON_CONTEXT_TOO_LONG || err->reason == REASON_INPUT_TOO_LONG ||
+           err->reason == REASON_TOTAL_TOO_LONG;
+}
+
+/* An OpenAI server counts no tokens beforehand. If the server refuses the conversation as too long,
+ * the oldest turns are dropped. */
+static int answer_by_url(struct chat *chat, struct answer *answer, struct error *err)
+{
+    Sluice__V1__ChatMessage system = system_message(chat);
+    size_t n_dropped = 0;
+    int rc;
+    do {
+        Sluice__V1__Chat body;
+        rc = chat_log_chat(&chat->log, &system, &body, err);
+        if (rc)
+            return rc;
+        rc = remote_chat(chat->remote, &body, answer, err);
+        free(body.messages);
+    } while (rc && is_too_long(err) && chat_log_drop_oldest(&chat->log) && ++n_dropped);
+    print_dropped(chat, n_dropped);
+    return rc;
+}
+
+/* Requests the answer to the last message. A cancelled answer keeps its text so far. */
+static int request_answer(struct chat *chat, struct error *err)
+{
+    struct answer answer;
+    answer_init(&answer);
+    set_answer(chat, &answer); /* from here on Ctrl-C cancels this answer */
+    int rc = chat->remote ? answer_by_url(chat, &answer, err) : answer_by_rpc(chat, &answer, err);
     set_answer(chat, NULL);
     if (!rc) {
         print_end(chat, &answer);
         rc = chat_log_add(&chat->log, "assistant", strbuf_str(&answer.text), err);
     }
     answer_fini(&answer);
-    free(body.messages);
     return rc;
 }
 
@@ -423,12 +460,30 @@ static const char *history_path(struct chat *chat)
     return chat->history_path;
 }
 
+static int open_server(struct chat *chat, struct error *err)
+{
+    if (!chat->model) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "usage: sluice chat MODEL [options]   (see sluice chat --help)");
+        return cli_usage(err);
+    }
+    int rc = cli_server(chat->cli, &chat->client, err);
+    return rc ? rc : read_model_info(chat, err);
+}
+
+static int open_remote(struct chat *chat, struct error *err)
+{
+    int rc = remote_open(chat->cli, chat->model, &chat->remote, err);
+    if (rc)
+        return rc;
+    chat->model = remote_model(chat->remote);
+    return remote_context_length(chat->remote, &chat->context_length, err);
+}
+
 static int start(struct chat *chat, pthread_t *out_canceller, struct error *err)
 {
     struct sigaction action = {.sa_handler = on_signal};
-    int rc = cli_server(chat->cli, &chat->client, err);
-    if (!rc)
-        rc = read_model_info(chat, err);
+    int rc = cli_uses_url(chat->cli) ? open_remote(chat, err) : open_server(chat, err);
     if (!rc)
         rc = chat_line_open(history_path(chat), &chat->line, err);
     if (rc)
@@ -452,9 +507,11 @@ static int run_chat(struct cli *cli)
     if (start(&chat, &canceller, &err) != 0) {
         code = cli_fail(cli, &err);
     } else {
-        if (chat_line_is_terminal(chat.line))
+        if (chat_line_is_terminal(chat.line) && chat.context_length)
             fprintf(stderr, "%s, %" PRIu32 " tokens of context; /help lists the commands\n",
                     chat.model, chat.context_length);
+        else if (chat_line_is_terminal(chat.line))
+            fprintf(stderr, "%s; /help lists the commands\n", chat.model);
         code = converse(&chat);
         signal(SIGINT, SIG_DFL);
         signal(SIGWINCH, SIG_DFL);
@@ -467,22 +524,27 @@ static int run_chat(struct cli *cli)
     atomic_store(&line_of_signals, NULL);
     chat_line_close(chat.line);
     chat_log_clear(&chat.log);
+    remote_close(chat.remote);
     return code;
 }
 
 static const struct option_spec chat_specs[] = {
     {"no-history", 0, OPTION_BOOL, CLI_OPTION(no_history), "false", NULL, "save no history file", 0,
      0},
+    {"url", 0, OPTION_STRING, CLI_OPTION(url), "", "URL",
+     "talk to the OpenAI server at http(s)://HOST:PORT[/v1] instead of a Sluice over gRPC", 0, 0},
 };
 static const struct manual_example chat_examples[] = {
     {"sluice chat smol --system \"Answer in one sentence.\"", NULL},
     {"printf 'My name is Ada.\\nWhat is my name?\\n' | sluice chat smol", "each line is a turn"},
+    {"sluice chat --url https://llm.example.org/v1 --tls-ca ca.pem --api-key-file key.txt",
+     "the only model of an OpenAI server"},
 };
 static const struct manual_exit chat_exits[] = {{130, "ended by Ctrl-C while reading a pipe"}};
 
 const struct cli_command cmd_chat = {
     .name = "chat",
-    .arguments = "MODEL",
+    .arguments = "[MODEL]",
     .summary = "chat with a model",
     .description =
         "Keeps the conversation. When the model's context is full, the oldest turns are dropped, "
@@ -491,7 +553,9 @@ const struct cli_command cmd_chat = {
         "continues in the next line. \"\"\" begins and ends a text of several lines. Typed lines "
         "are saved in ~/.local/state/sluice/chat_history (mode 0600).\n\nFrom a pipe each line is "
         "a turn. After a failed /command the chat continues with the next line; a question without "
-        "an answer ends the chat. The exit status is then 1.",
+        "an answer ends the chat. The exit status is then 1.\n\nWith --url the command speaks "
+        "OpenAI's API over HTTP, as sluice run does. MODEL may be left out where the server lists "
+        "a single model. Turns are dropped when the server refuses the conversation as too long.",
     .items_title = "commands",
     .items = chat_items,
     .n_items = CLI_N(chat_items),

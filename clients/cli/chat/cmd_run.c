@@ -1,4 +1,4 @@
-/* cmd_run.c: `run`: streams the answer to one prompt to stdout. */
+/* cmd_run.c: `run`: streams the answer to one prompt to stdout, over gRPC or over HTTP (--url). */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/system/path_access.h"
+#include "clients/cli/chat/remote.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/answer.h"
 #include "clients/cli/shell/cli.h"
@@ -79,6 +80,14 @@ static void print_cut(const struct cli_settings *s, bool by_flag, const struct a
         fputs("(stopped: the context is full)\n", stderr);
 }
 
+static void print_end(const struct cli *cli, bool by_flag, const struct answer *answer)
+{
+    if (cli->settings.stats)
+        answer_print_figures(answer);
+    else if (isatty(STDERR_FILENO) == 1)
+        print_cut(&cli->settings, by_flag, answer);
+}
+
 static int stream_answer(struct cli *cli, struct rpc_client *client, const char *model,
                          const char *prompt, struct error *err)
 {
@@ -94,11 +103,33 @@ static int stream_answer(struct cli *cli, struct rpc_client *client, const char 
     int rc = answer_run(cli, client, &r.request, &answer, err);
     if (rc && sampling_drop_default(cli, &r.parts, err))
         rc = answer_run(cli, client, &r.request, &answer, err);
-    if (!rc && s->stats)
-        answer_print_figures(&answer);
-    else if (!rc && isatty(STDERR_FILENO) == 1)
-        print_cut(s, r.parts.stopping.has_max_tokens, &answer);
+    if (!rc)
+        print_end(cli, r.parts.stopping.has_max_tokens, &answer);
     answer_fini(&answer);
+    return rc;
+}
+
+/* The same from an OpenAI server. */
+static int stream_remote(struct cli *cli, const char *model, const char *prompt, struct error *err)
+{
+    struct run_request r;
+    struct answer answer;
+    struct remote *remote;
+    int rc = remote_open(cli, model, &remote, err);
+    if (rc)
+        return rc;
+    answer_init(&answer);
+    r.request = (Sluice__V1__GenerateRequest)SLUICE__V1__GENERATE_REQUEST__INIT;
+    if (cli->settings.raw) {
+        rc = remote_complete(remote, prompt, &answer, err);
+    } else {
+        fill_prompt(&cli->settings, true, (char *)(uintptr_t)prompt, &r);
+        rc = remote_chat(remote, &r.chat, &answer, err);
+    }
+    if (!rc)
+        print_end(cli, true, &answer);
+    answer_fini(&answer);
+    remote_close(remote);
     return rc;
 }
 
@@ -128,16 +159,34 @@ static bool looks_like_path(const char *word)
            (n > 5 && strcmp(word + n - 5, ".gguf") == 0);
 }
 
+/* MODEL may be left out with --url. */
+static int read_words(const struct cli *cli, const char **out_model, const char **out_prompt,
+                      struct error *err)
+{
+    *out_model = cli_word(cli, 0);
+    *out_prompt = cli_word(cli, 1);
+    if (*out_prompt)
+        return 0;
+    *out_prompt = *out_model;
+    *out_model = NULL;
+    if (cli_uses_url(cli))
+        return 0;
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "usage: sluice run MODEL PROMPT [options]   (see sluice run --help)");
+    return cli_usage(err);
+}
+
 static int run_run(struct cli *cli)
 {
     struct error err;
     struct rpc_client *client;
     char from_file[64];
-    const char *model = cli_word(cli, 0), *prompt = cli_word(cli, 1);
+    const char *model, *prompt;
     struct strbuf typed;
     strbuf_init(&typed, CLI_TEXT_MAX_BYTES);
-    int rc = 0;
-    if (looks_like_path(model) && access(model, R_OK) != 0)
+    int rc = read_words(cli, &model, &prompt, &err);
+    bool by_url = cli_uses_url(cli);
+    if (!rc && !by_url && looks_like_path(model) && access(model, R_OK) != 0)
         rc = errno == ENOENT
                  ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file or folder", model)
              : errno == EACCES ? path_access_error(AT_FDCWD, model, model, "", &err)
@@ -146,13 +195,13 @@ static int run_run(struct cli *cli)
         rc = cli_read_stdin("the prompt", &typed, &err);
         prompt = strbuf_str(&typed);
     }
-    if (!rc && looks_like_path(model)) {
+    if (!rc && !by_url && looks_like_path(model)) {
         rc = prepare_file(cli, model, from_file, &err);
         model = from_file;
     }
-    if (!rc)
-        rc = cli_server(cli, &client, &err);
-    if (!rc)
+    if (!rc && by_url)
+        rc = stream_remote(cli, model, prompt, &err);
+    else if (!rc && (rc = cli_server(cli, &client, &err)) == 0)
         rc = stream_answer(cli, client, model, prompt, &err);
     strbuf_fini(&typed);
     return rc ? cli_fail(cli, &err) : 0;
@@ -161,6 +210,8 @@ static int run_run(struct cli *cli)
 static const struct option_spec run_specs[] = {
     {"raw", 0, OPTION_BOOL, CLI_OPTION(raw), "false", NULL,
      "send the prompt unchanged, without the chat template", 0, 0},
+    {"url", 0, OPTION_STRING, CLI_OPTION(url), "", "URL",
+     "ask the OpenAI server at http(s)://HOST:PORT[/v1] instead of a Sluice over gRPC", 0, 0},
 };
 static const struct manual_example run_examples[] = {
     {"sluice run smol \"Why is the sky blue?\"", NULL},
@@ -169,16 +220,24 @@ static const struct manual_example run_examples[] = {
      NULL},
     {"sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'", NULL},
     {"sluice run smol hello --json | jq -j '.tokens.text // empty'", NULL},
+    {"sluice run --url http://127.0.0.1:8000 \"Why is the sky blue?\"",
+     "the only model of an OpenAI server"},
 };
 
 const struct cli_command cmd_run = {
     .name = "run",
-    .arguments = "MODEL PROMPT",
+    .arguments = "[MODEL] PROMPT",
     .summary = "stream the answer to a prompt",
     .description =
         "MODEL is a served model's name, or the path of a GGUF file or of a model's folder. A "
         "folder's path needs a slash, as in ./folder. The model of a path is registered and "
-        "loaded first. PROMPT - reads the prompt from stdin, without one newline at its end.",
+        "loaded first. PROMPT - reads the prompt from stdin, without one newline at its "
+        "end.\n\nWith "
+        "--url the command speaks OpenAI's API over HTTP with any server that has this API. MODEL "
+        "is a name of that server, and may be left out where the server lists a single model. The "
+        "prompt goes to /chat/completions, with --raw to /completions. Options without a field in "
+        "OpenAI's API are refused. Redirects are not followed, and no proxy is used. Thoughts of a "
+        "reasoning model go to stderr. With --json each event of the server is a line.",
     .examples = run_examples,
     .n_examples = CLI_N(run_examples),
     .specs = run_specs,

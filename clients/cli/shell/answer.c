@@ -30,15 +30,20 @@ void answer_fini(struct answer *answer)
     pthread_mutex_destroy(&answer->lock);
 }
 
-static void print_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens, struct answer *a)
+void answer_add_text(const struct cli *cli, struct answer *a, const char *text)
 {
     if (!a->first_ns)
         a->first_ns = clock_now_ns();
     a->last_ns = clock_now_ns();
-    a->n_tokens += tokens->n_ids;
-    strbuf_add_str(&a->text, tokens->text);
+    strbuf_add_str(&a->text, text);
     if (!cli->settings.json)
-        printable_write(stdout, tokens->text);
+        printable_write(stdout, text);
+}
+
+static void print_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens, struct answer *a)
+{
+    a->n_tokens += tokens->n_ids;
+    answer_add_text(cli, a, tokens->text);
 }
 
 static void record_end(const Sluice__V1__Finished *finished, struct answer *a)
@@ -67,13 +72,14 @@ static int on_event(const struct cli *cli, const Sluice__V1__GenerateResponse *r
     return output_flush("the answer", err);
 }
 
-static void set_reader(struct answer *a, struct rpc_reader *reader)
+void answer_set_stop(struct answer *a, void (*stop)(void *arg), void *arg)
 {
     pthread_mutex_lock(&a->lock);
-    a->reader = reader;
-    a->ended = !reader;
-    if (reader && a->cancelled) /* cancelled before the reader existed */
-        rpc_reader_cancel(reader);
+    a->stop = stop;
+    a->stop_arg = arg;
+    a->ended = !stop;
+    if (stop && a->cancelled) /* cancelled before the call existed */
+        stop(arg);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -81,9 +87,26 @@ void answer_cancel(struct answer *a)
 {
     pthread_mutex_lock(&a->lock);
     a->cancelled |= !a->ended;
-    if (a->reader)
-        rpc_reader_cancel(a->reader);
+    if (a->stop)
+        a->stop(a->stop_arg);
     pthread_mutex_unlock(&a->lock);
+}
+
+int answer_finish(const struct cli *cli, const struct answer *a, int rc, struct error *err)
+{
+    if (a->cancelled && rc == STATUS_CANCELLED)
+        rc = 0;
+    if (!cli->settings.json && (a->n_tokens || !rc))
+        putchar('\n');
+    if (!rc)
+        return output_flush("the answer", err);
+    fflush(stdout); /* ends the answer's line before anything goes to stderr */
+    return rc;
+}
+
+static void cancel_reader(void *reader)
+{
+    rpc_reader_cancel(reader);
 }
 
 int answer_run(struct cli *cli, struct rpc_client *client,
@@ -97,22 +120,14 @@ int answer_run(struct cli *cli, struct rpc_client *client,
                              &options, &reader, err);
     if (rc)
         return rc;
-    set_reader(a, reader);
+    answer_set_stop(a, cancel_reader, reader);
     while (rc == 0 && (rc = rpc_reader_next(reader, &message, err)) == 0 && message) {
         rc = on_event(cli, (const Sluice__V1__GenerateResponse *)message, a, err);
         rpc_message_free(message);
     }
-    set_reader(a, NULL);
+    answer_set_stop(a, NULL, NULL);
     rpc_reader_close(reader); /* cancels a call that has not ended */
-    if (a->cancelled && rc == STATUS_CANCELLED)
-        rc = 0;
-    if (!cli->settings.json && (a->n_tokens || !rc))
-        putchar('\n');
-    if (rc)
-        fflush(stdout); /* ends the answer's line before anything goes to stderr */
-    else
-        rc = output_flush("the answer", err);
-    return rc;
+    return answer_finish(cli, a, rc, err);
 }
 
 void answer_print_figures(const struct answer *a)

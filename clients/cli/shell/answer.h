@@ -12,7 +12,6 @@
 struct cli;
 struct error;
 struct rpc_client;
-struct rpc_reader;
 
 struct answer {
     struct strbuf text; /* the whole answer so far */
@@ -26,8 +25,9 @@ struct answer {
     Sluice__V1__FinishReason reason; /* UNSPECIFIED: the answer did not finish */
     int64_t start_ns, first_ns, last_ns;
 
-    pthread_mutex_t lock; /* guards the fields below */
-    struct rpc_reader *reader;
+    pthread_mutex_t lock;    /* guards the fields below */
+    void (*stop)(void *arg); /* ends the running call; NULL: none runs */
+    void *stop_arg;
     bool cancelled, ended;
 };
 
@@ -40,6 +40,13 @@ void answer_fini(struct answer *answer);
 int answer_run(struct cli *cli, struct rpc_client *client,
                const Sluice__V1__GenerateRequest *request, struct answer *answer,
                struct error *err);
+/* For a call that does not go over gRPC (chat/remote.h). Sets the function that ends the running
+ * call; NULL: the call has ended. Calls `stop` at once if the answer is cancelled already. */
+void answer_set_stop(struct answer *answer, void (*stop)(void *arg), void *arg);
+/* Takes a part of the text: keeps it, and prints it unless --json. */
+void answer_add_text(const struct cli *cli, struct answer *answer, const char *text);
+/* Ends the printed answer after a call that returned `rc`. Returns the result of the answer. */
+int answer_finish(const struct cli *cli, const struct answer *answer, int rc, struct error *err);
 /* Cancels the answer, also before its call has begun. Any thread. No effect after the end. */
 void answer_cancel(struct answer *answer);
 

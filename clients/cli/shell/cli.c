@@ -40,8 +40,10 @@ int cli_split_version(struct cli *cli, struct error *err)
     bool takes_version = false;
     for (size_t i = 0; i < cli->n_specs; i++)
         takes_version |= strcmp(cli->specs[i].name, "version") == 0;
-    if (strncmp(cli->command->arguments, "MODEL", 5) != 0 || !word || strchr(word, '/') ||
-        !(colon = strchr(word, ':')))
+    const char *arguments = cli->command->arguments;
+    bool takes_model = strncmp(arguments + (arguments[0] == '['), "MODEL", 5) == 0;
+    if (!takes_model || !word || strchr(word, '/') || !(colon = strchr(word, ':')) ||
+        cli_uses_url(cli)) /* an OpenAI server has names of its own */
         return 0;
     if (!takes_version && !(cli->command->groups & CLI_MANAGE)) /* for example a file path */
         return 0;
@@ -65,6 +67,11 @@ int cli_split_version(struct cli *cli, struct error *err)
     snprintf(cli->model, sizeof(cli->model), "%.*s", (int)n, word);
     cli->settings.version = colon + 1;
     return 0;
+}
+
+bool cli_uses_url(const struct cli *cli)
+{
+    return cli->settings.url && cli->settings.url[0];
 }
 
 bool cli_given(const struct cli *cli, const char *name)

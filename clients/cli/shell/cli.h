@@ -45,6 +45,7 @@ struct cli_settings {
     double temperature, top_p, min_p, typical_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
     bool raw, stats, ignore_eos, no_history;
+    const char *url; /* an OpenAI server; also --http of bench serve */
     /* tokenize */
     bool chat, pieces, detokenize, special, no_bos;
     /* events, ops */
@@ -142,6 +143,8 @@ const char *cli_joined(size_t n, char *const words[], struct strbuf *out);
 /* Splits an argument MODEL:VERSION into model name and --version, if the command has that option.
  */
 int cli_split_version(struct cli *cli, struct error *err);
+/* True if the command speaks to an OpenAI server over HTTP (--url), not to a Sluice over gRPC. */
+bool cli_uses_url(const struct cli *cli);
 /* True if an option was set by flag, environment or file. */
 bool cli_given(const struct cli *cli, const char *name);
 

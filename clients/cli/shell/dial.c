@@ -9,6 +9,7 @@
 
 #include "base/access/api_keys.h"
 #include "base/error.h"
+#include "clients/cli/http/http_target.h"
 #include "clients/cli/shell/cli.h"
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/server/listen.h"
@@ -70,6 +71,16 @@ static int read_key(const char *path, char *out_key, size_t n_out, struct error 
     return 0;
 }
 
+static int refuse_plaintext(const char *option, const char *address, const char *remedy,
+                            struct error *err)
+{
+    error_set(err, STATUS_INVALID_ARGUMENT,
+              "--%s %.200s: the API key would cross the network in plain text; give %s, or "
+              "--allow-plaintext-keys if something else encrypts the connection",
+              option, address, remedy);
+    return cli_usage(err);
+}
+
 int cli_dial_open(const char *option, const char *server, const struct cli_dial *dial,
                   struct rpc_client **out_client, struct error *err)
 {
@@ -104,15 +115,52 @@ int cli_dial_open(const char *option, const char *server, const struct cli_dial 
         config.api_key = key;
     }
     if (!rc && config.api_key[0] && !config.tls && !local && !dial->allow_plaintext_keys &&
-        !rpc_listen_is_loopback(host_and_port(server))) {
-        error_set(err, STATUS_INVALID_ARGUMENT,
-                  "--%s %s: the API key would cross the network in plain text; give --tls-ca FILE "
-                  "or --tls, or --allow-plaintext-keys if something else encrypts the connection",
-                  option, server);
-        rc = cli_usage(err);
-    }
+        !rpc_listen_is_loopback(host_and_port(server)))
+        rc = refuse_plaintext(option, server, "--tls-ca FILE or --tls", err);
     if (!rc)
         rc = rpc_client_create(&config, out_client, err);
+    explicit_bzero(key, sizeof(key));
+    return rc;
+}
+
+/* Checks the settings of TLS against the URL's scheme. */
+static int check_scheme(const char *option, const struct http_url *url, const struct cli_dial *dial,
+                        struct error *err)
+{
+    if (dial->tls_client_cert[0] && !dial->tls_client_key[0])
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--tls-client-cert: give --tls-client-key");
+    if (url->is_tls ||
+        !(dial->tls || dial->tls_ca[0] || dial->tls_client_cert[0] || dial->tls_client_key[0]))
+        return 0;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--%s: the options of TLS need a URL that begins with https://", option);
+}
+
+int cli_dial_http(const char *option, const char *url, const struct cli_dial *dial,
+                  struct http_target **out_target, struct error *err)
+{
+    char key[2 * API_KEY_MAX_BYTES] = "";
+    struct http_target_config config = {.ca = dial->tls_ca,
+                                        .client_cert = dial->tls_client_cert,
+                                        .client_key = dial->tls_client_key,
+                                        .server_name = dial->server_name,
+                                        .key = dial->api_key};
+    int rc = http_url_parse(url, &config.url, err);
+    if (rc)
+        error_prefix(err, "--%s", option);
+    if (!rc)
+        rc = check_scheme(option, &config.url, dial, err);
+    if (rc)
+        return cli_usage(err);
+    if (!dial->api_key[0] && dial->api_key_file[0]) {
+        rc = read_key(dial->api_key_file, key, sizeof(key), err);
+        config.key = key;
+    }
+    if (!rc && config.key[0] && !config.url.is_tls && !dial->allow_plaintext_keys &&
+        !http_url_is_local(&config.url))
+        rc = refuse_plaintext(option, url, "a URL that begins with https://", err);
+    if (!rc)
+        rc = http_target_create(&config, out_target, err);
     explicit_bzero(key, sizeof(key));
     return rc;
 }

@@ -8,6 +8,7 @@
 #include "base/settings/options.h"
 
 struct error;
+struct http_target;
 struct rpc_client;
 
 struct cli_dial {
@@ -21,6 +22,11 @@ struct cli_dial {
  * unusable address, file or key, and for a key that would cross a network in plain text. */
 int cli_dial_open(const char *option, const char *server, const struct cli_dial *dial,
                   struct rpc_client **out_client, struct error *err);
+
+/* Does the same for the URL of an OpenAI server, with the TLS settings and the key of `dial`.
+ * *out_target is owned. Blocks while the host's name is resolved. */
+int cli_dial_http(const char *option, const char *url, const struct cli_dial *dial,
+                  struct http_target **out_target, struct error *err);
 
 /* Writes the address at which a client on this machine reaches the listen address. A wildcard
  * becomes the loopback address. Empty for port 0, which the kernel chooses. */

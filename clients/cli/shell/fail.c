@@ -116,6 +116,8 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     const char *next = reason_facts(err->reason)->next;
     if (cli->advice[0])
         return strbuf_add_str(out, cli->advice);
+    if (cli_uses_url(cli) && reason_facts(err->reason)->area != REASON_OF_ACCESS)
+        return false; /* the server may be no Sluice, and its manager is not known */
     if (strcmp(cli->command->name, "serve") == 0 &&
         reason_facts(err->reason)->area != REASON_OF_FILE)
         return false; /* other errors advise to run `serve` */
@@ -177,7 +179,8 @@ int cli_fail(const struct cli *cli, const struct error *failure)
 {
     struct strbuf hint;
     struct error err = *failure;
-    cli_explain_connection(cli, &err);
+    if (!cli_uses_url(cli))
+        cli_explain_connection(cli, &err);
     bool usage = err.reason == REASON_USAGE;
     if (err.reason == REASON_STDOUT_CLOSED)
         return 1; /* the reader of the pipe, like `head`, has closed it */
