@@ -1,6 +1,6 @@
-/* fuzz_http_response.c: fuzzes what reads a server's answer in the command line: the framing of the
- * response, the events of a stream, and the JSON of each event. The outcome must not depend on how
- * the bytes are cut. */
+/* fuzz_http_response.c: fuzzes the command line's readers of a server's answer. These are the
+ * framing of the response, the events of a stream, and the JSON of each event. The outcome must not
+ * depend on how the bytes are cut. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

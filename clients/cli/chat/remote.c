@@ -25,7 +25,7 @@ struct remote {
     struct openai_model model;
 };
 
-/* One answer while its events come. */
+/* An answer while its events come. */
 struct stream {
     const struct cli *cli;
     struct answer *answer;

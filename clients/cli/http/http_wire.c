@@ -48,7 +48,7 @@ struct http_wire {
     size_t n_sent;
     struct http_response response;
     struct strbuf part;
-    int64_t begun_ns, phase_ns, moved_ns; /* of the request, the phase, the last byte */
+    int64_t begun_ns, phase_ns, moved_ns; /* request, phase, last byte */
     bool has_request, was_used; /* was_used: the connection has carried a request before */
     bool has_bytes;             /* bytes of this response have come */
 };
@@ -142,8 +142,8 @@ static void fail(struct http_wire *wire, int status, enum reason reason, const c
     end_request(wire, &err);
 }
 
-/* The connection has ended. A connection that was unused for a while may have been closed by the
- * server at the moment of the request: then the request is sent again. */
+/* The connection has ended. The server may have closed an unused connection at the moment of the
+ * request. Then the request is sent again. */
 static void lose(struct http_wire *wire, const char *text)
 {
     if (wire->was_used && !wire->has_bytes) {

@@ -11,7 +11,7 @@
 
 enum { MAX_KEY = 256, ARENA_BYTES = 1 << 20, CODE_BYTES = 64 };
 
-/* What a server says about an error. */
+/* The server's description of an error. */
 struct said {
     char message[ERROR_MESSAGE_BYTES - 64], param[ERROR_FIELD_BYTES], code[CODE_BYTES],
         type[CODE_BYTES];

@@ -10,7 +10,7 @@
 
 enum { ARENA_BYTES = 64 << 20, NAMES_BYTES = 200 };
 
-/* One pass over a text. `failure` keeps an error that the text itself reports. */
+/* A pass over a text. */
 struct reader {
     struct json_cursor cursor;
     struct arena arena;

@@ -8,7 +8,7 @@
 
 #define N(rows) (sizeof(rows) / sizeof((rows)[0]))
 
-/* What came out of a response. */
+/* The outcome of a response. */
 struct outcome {
     int rc;
     unsigned status;
