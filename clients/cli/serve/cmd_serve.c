@@ -81,6 +81,27 @@ static int prepare_paths(struct serve *s, struct error *err)
     return rc ? rc : cli_make_dir(dir, err);
 }
 
+/* A taken default port of HTTP must not keep Sluice from its start: another port is used. An
+ * address that the user gave is never changed. */
+static void move_http(struct serve *s)
+{
+    if (!serve_http_move(&s->cli->settings, s->moved_http)) {
+        s->moved_http[0] = '\0';
+        return;
+    }
+    child_add_arg(&s->children[1], "--http-listen", s->moved_http);
+    s->cli->settings.http_listen = s->moved_http;
+}
+
+static void announce_moved_http(const struct serve *s)
+{
+    if (s->moved_http[0])
+        announce(s->cli, "http_moved", json_pack("{s:s}", "address", s->moved_http),
+                 "the default port of HTTP is in use; HTTP is served on %s, and --http-listen "
+                 "chooses an address",
+                 s->moved_http);
+}
+
 /* This program chooses sockets and files. The manager finds the worker program itself. */
 static int prepare_children(struct serve *s, struct error *err)
 {
@@ -101,7 +122,10 @@ static int prepare_children(struct serve *s, struct error *err)
              /* The file may change. The server must keep the lock file that this program reads. */
              "--lock-file", s->server_lock},
     };
-    return serve_settings_hand_on(s->cli, &s->children[0], &s->children[1], &s->settings, err);
+    int rc = serve_settings_hand_on(s->cli, &s->children[0], &s->children[1], &s->settings, err);
+    if (!rc && s->settings.has_default_http)
+        move_http(s);
+    return rc;
 }
 
 /* Discards pending SIGHUPs: serve is stopping, and a SIGHUP must not count as a second stop signal.
@@ -229,6 +253,8 @@ static int claim_state(struct serve *s, struct error *err)
         return error_reason(err, REASON_SERVER_RUNS);
     }
     rc = serve_ports_check(s->cli, err);
+    if (!rc)
+        announce_moved_http(s);
     return rc ? rc : serve_open_signals(s, err);
 }
 
@@ -288,9 +314,15 @@ static const struct option_spec serve_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane", 0, 0},
     {"http-listen", 0, OPTION_STRING, CLI_OPTION(http_listen), "127.0.0.1:8000", "ADDR:PORT",
-     "addresses of HTTP, also unix:PATH, between commas; empty: off", 0, 0},
+     "addresses of HTTP, also unix:PATH, between commas; empty: off; without this option another "
+     "port is used if 8000 is taken",
+     0, 0},
     {"http-origins", 0, OPTION_STRING, CLI_OPTION(http_origins), "", "ORIGINS",
      "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
+    {"http-strict", 0, OPTION_BOOL, CLI_OPTION(http_strict), "false", NULL,
+     "refuse JSON bodies with unknown fields, or fields without effect", 0, 0},
+    {"no-http", 0, OPTION_BOOL, CLI_OPTION(no_http), "false", NULL,
+     "serve no HTTP, like --http-listen with an empty value", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",
      "address of the server's /metrics, also unix:PATH; empty: off", 0, 0},
     {"manager-metrics", 0, OPTION_STRING, CLI_OPTION(manager_metrics), "127.0.0.1:8004",

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "clients/cli/serve/child.h"
+#include "clients/cli/serve/serve_http.h"
 #include "clients/cli/serve/serve_settings.h"
 
 struct cli;
@@ -32,6 +33,7 @@ struct serve {
     _Atomic bool answered[2]; /* a child has answered once, so its command line is right */
     char dial[1200];          /* the data plane's address as seen from here; empty: unknown */
     char address[256];        /* listen address with a port that the kernel chose; loader only */
+    char moved_http[SERVE_HTTP_ADDRESS_BYTES]; /* HTTP address in place of the default; or empty */
     struct serve_settings settings;
 };
 

@@ -14,6 +14,7 @@
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/message/message.h"
 #include "proto/rpc/server/listen.h"
+#include "proto/rpc/server/listeners.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -89,11 +90,14 @@ static int wait_for_server(struct serve *s, struct error *err)
     }
     const char *address = s->address[0] ? s->address : set->listen;
     const char *target = address[0] ? address : s->inner_target;
+    char url[RPC_ADDRESS_BYTES + 16];
+    serve_http_url(set, url, sizeof(url));
     if (!rc)
         announce(s->cli, "serving",
-                 json_pack("{s:s,s:s}", "address", target, "state_dir", s->cli->state_dir),
-                 "sluice %s: serving on %s, state in %s, logs in %s/log", SLUICE_VERSION, target,
-                 s->cli->state_dir, s->cli->state_dir);
+                 json_pack("{s:s,s:s,s:s}", "address", target, "http", url, "state_dir",
+                           s->cli->state_dir),
+                 "sluice %s: serving on %s%s%s, state in %s, logs in %s/log", SLUICE_VERSION,
+                 target, url[0] ? " and " : "", url, s->cli->state_dir, s->cli->state_dir);
     if (!rc && set->listen[0] && !set->tls_cert[0] && !set->keys_file[0] &&
         !rpc_listen_is_loopback(set->listen))
         announce(s->cli, "open_to_network", json_pack("{s:s}", "address", address),
@@ -103,8 +107,9 @@ static int wait_for_server(struct serve *s, struct error *err)
     return rc;
 }
 
-/* True if the data plane has a replica of the model that takes requests. */
-static bool is_served(struct rpc_client *client, const char *name)
+/* True if the data plane has a replica of the model that takes requests. *out_chats: the model has
+ * a chat template. */
+static bool is_served(struct rpc_client *client, const char *name, bool *out_chats)
 {
     Sluice__V1__GetModelRequest request = SLUICE__V1__GET_MODEL_REQUEST__INIT;
     struct rpc_call_options options = {.timeout_ms = READY_CALL_MS};
@@ -116,8 +121,11 @@ static bool is_served(struct rpc_client *client, const char *name)
                          &options, &message, &err) != 0)
         return false;
     const Sluice__V1__ServedModel *served = ((const Sluice__V1__GetModelResponse *)message)->model;
-    for (size_t i = 0; served && i < served->n_versions; i++)
+    for (size_t i = 0; served && i < served->n_versions; i++) {
+        const Sluice__V1__ModelInfo *info = served->versions[i]->info;
         n_ready += served->versions[i]->n_ready_replicas;
+        *out_chats = info && info->capabilities && info->capabilities->chat;
+    }
     rpc_message_free(message);
     return n_ready > 0;
 }
@@ -128,11 +136,12 @@ static int announce_ready(struct serve *s, const char *name, struct error *err)
 {
     const struct cli_settings *set = &s->cli->settings;
     bool cert = set->tls_client_ca[0] && strcmp(set->tls_client_auth, "optional") != 0;
-    char flags[CLI_HINT_BYTES];
+    char flags[CLI_HINT_BYTES], curl[SERVE_HTTP_CURL_BYTES];
+    bool chats = false;
     struct rpc_client *client;
     int64_t until_ns = clock_now_ns() + READY_TRIES_MS * NS_PER_MS;
     int rc = cli_server(s->cli, &client, err);
-    while (!rc && !is_served(client, name)) {
+    while (!rc && !is_served(client, name, &chats)) {
         if (s->cli->ending || clock_now_ns() >= until_ns) {
             announce(s->cli, "not_served", json_pack("{s:s}", "model", name),
                      "%s is loaded, but %s does not serve it yet", name,
@@ -147,9 +156,12 @@ static int announce_ready(struct serve *s, const char *name, struct error *err)
              set->tls_cert[0] ? " --tls-ca FILE" : "",
              cert ? " --tls-client-cert FILE --tls-client-key FILE" : "",
              set->keys_file[0] && !cert ? " --api-key-file FILE" : "");
+    serve_http_curl(set, name, chats, curl);
     if (!rc)
-        announce(s->cli, "ready", json_pack("{s:s,s:s}", "model", name, "command", command),
-                 "ready: %s \"Why is the sky blue?\"", command);
+        announce(s->cli, "ready",
+                 json_pack("{s:s,s:s,s:s}", "model", name, "command", command, "curl", curl),
+                 "ready: %s \"Why is the sky blue?\"%s%s", command, curl[0] ? "\n       " : "",
+                 curl);
     return rc;
 }
 

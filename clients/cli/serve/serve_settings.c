@@ -15,11 +15,12 @@ enum { CHECK_MS = 10000 }; /* time for a program to check its settings */
 
 /* Options of `sluice serve` that manager or server have too, under the same name. */
 static const char *const server_flags[] = {
-    "--listen",          "--metrics",     "--metrics-aliases",
-    "--tls-cert",        "--tls-key",     "--tls-client-ca",
-    "--tls-client-auth", "--keys-file",   "--allow-plaintext-keys",
-    "--drain-grace",     "--log-level",   "--log-format",
-    "--http-listen",     "--http-origins"};
+    "--listen",          "--metrics",      "--metrics-aliases",
+    "--tls-cert",        "--tls-key",      "--tls-client-ca",
+    "--tls-client-auth", "--keys-file",    "--allow-plaintext-keys",
+    "--drain-grace",     "--log-level",    "--log-format",
+    "--http-listen",     "--http-origins", "--http-strict"};
+static const char http_flag[] = "--http-listen";
 static const char *const manager_flags[] = {"--model-root", "--log-level", "--log-format"};
 
 /* The manager's --metrics has another name in serve, because the server has a --metrics too. */
@@ -66,7 +67,9 @@ static void pass_option(const struct cli *cli, const char *flag, struct child *c
     if (cli->specs[i].type != OPTION_BOOL) {
         child_add_word(child, flag);
         child_add_word(child, options_text(cli->options, i));
-    } else { /* allow-plaintext-keys is the only boolean */
+    } else if (strcmp(flag, "--http-strict") == 0) {
+        child_add_word(child, cli->settings.http_strict ? flag : "--http-strict=false");
+    } else { /* allow-plaintext-keys */
         child_add_word(
             child, cli->settings.dial.allow_plaintext_keys ? flag : "--allow-plaintext-keys=false");
     }
@@ -120,6 +123,26 @@ static int settle_metrics(const struct cli *cli, struct child *manager, struct o
     return options_set(options, seen, metrics_there + 2, wanted, err);
 }
 
+/* Returns the index of --http-listen among the server's rows. */
+static size_t http_row(void)
+{
+    size_t i = 0;
+    while (strcmp(server_flags[i], http_flag) != 0)
+        i++;
+    return i;
+}
+
+static int turn_http_off(const struct cli *cli, struct child *server, struct error *err)
+{
+    size_t i = find_spec(cli, http_flag + 2);
+    if (strcmp(options_origin(cli->options, i), "flag") == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--no-http: leave out --http-listen, or leave out --no-http");
+    child_add_word(server, http_flag);
+    child_add_word(server, "");
+    return 0;
+}
+
 int serve_settings_hand_on(struct cli *cli, struct child *manager, struct child *server,
                            struct serve_settings *out, struct error *err)
 {
@@ -133,9 +156,14 @@ int serve_settings_hand_on(struct cli *cli, struct child *manager, struct child 
     for (size_t i = 0; i < CLI_N(manager_flags); i++)
         pass_option(cli, manager_flags[i], manager);
     for (size_t i = 0; i < CLI_N(server_flags); i++)
-        pass_option(cli, server_flags[i], server);
-    int rc =
-        read_rows(cli, "manager", &out->manager, manager, &of_manager, &out->manager.options, err);
+        if (!cli->settings.no_http || strcmp(server_flags[i], http_flag) != 0)
+            pass_option(cli, server_flags[i], server);
+    int rc = 0;
+    if (cli->settings.no_http)
+        rc = turn_http_off(cli, server, err);
+    if (!rc)
+        rc = read_rows(cli, "manager", &out->manager, manager, &of_manager, &out->manager.options,
+                       err);
     if (!rc)
         rc = settle_metrics(cli, manager, out->manager.options, &of_manager, err);
     if (!rc)
@@ -145,6 +173,7 @@ int serve_settings_hand_on(struct cli *cli, struct child *manager, struct child 
     cli->settings = of_server;
     cli->settings.model_root = of_manager.model_root;
     cli->settings.manager_metrics = of_manager.manager_metrics;
+    out->has_default_http = strcmp(options_origin(out->server.options, http_row()), "default") == 0;
     return 0;
 }
 

@@ -3,6 +3,7 @@
  * Single-threaded. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/settings/options.h"
@@ -13,7 +14,7 @@ struct child;
 struct error;
 struct strbuf;
 
-enum { SERVE_MAX_ROWS = 16 };
+enum { SERVE_MAX_ROWS = 20 };
 
 struct serve_rows {
     struct option_spec specs[SERVE_MAX_ROWS];
@@ -24,6 +25,7 @@ struct serve_rows {
 
 struct serve_settings {
     struct serve_rows manager, server;
+    bool has_default_http; /* no flag, variable or file gives the HTTP address */
 };
 
 /* Adds arguments for both programs. Sets in cli->settings the values the programs will use:

@@ -32,6 +32,7 @@ struct cli_settings {
     /* serve */
     const char *listen, *model_root, *log_level;
     const char *http_listen, *http_origins;
+    bool http_strict, no_http;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
     const char *lock_file; /* the server's --lock-file */
     /* top */

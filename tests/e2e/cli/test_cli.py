@@ -381,7 +381,7 @@ def test_wrong_usage_names_the_command(served):
                         (["policy", "smol", "1", "--all"], "--all"), (["scale", "smol", "0"], "sluice unload"),
                         (["scale", "smol:1", "2", "-v", "1"], "--version"), (["unload", "smol:"], "MODEL[:VERSION]"),
                         (["show", "smol:1"], '"smol:1"'), (["key"], "sluice key new TENANT"), (["groups", "create", "x"], "DEVICE"),
-                        (["events", "--from", "x"], "--from"), (["run", "a", "b", "c"], "sluice run MODEL PROMPT"),
+                        (["events", "--from", "x"], "--from"), (["run", "a", "b", "c"], "sluice run [MODEL] PROMPT"),
                         (["nothing"], "sluice help"), (["completion", "csh"], "bash|zsh|fish"),
                         (["tokenize", "smol", "two", "words"], '"words"'), (["tokenize", "smol", "-d", "-p", "1"], "--pieces")]:
         result = sluice(served, *args, check=False)
