@@ -1,5 +1,5 @@
-/* serve_http.h: the HTTP address of `sluice serve`: another port where the default one is taken,
- * and the lines that tell how to use the address. Single-threaded. */
+/* serve_http.h: the HTTP address of `sluice serve`. The address moves if its default port is taken,
+ * and a command for curl shows its use. Single-threaded. */
 #pragma once
 
 #include <stdbool.h>
