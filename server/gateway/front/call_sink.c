@@ -12,6 +12,8 @@ struct call_sink {
     struct relay_sink base;
     struct rpc_call *call; /* retained */
     struct relay *relay;   /* retained */
+    const struct call_form *form;
+    void *state; /* owned */
 };
 
 static void ready(struct relay_sink *sink)
@@ -33,6 +35,8 @@ static void destroy(struct relay_sink *sink)
 {
     struct call_sink *self = (struct call_sink *)sink;
     rpc_call_release(self->call);
+    if (self->form->destroy)
+        self->form->destroy(self->state);
     relay_release(self->relay);
     free(self);
 }
@@ -46,11 +50,13 @@ static const struct relay_sink_ops ops = {
     .destroy = destroy,
 };
 
-static void put(void *ctx, const struct relay_frame *frame)
+static bool put_generate(void *state, const struct relay *relay, const struct relay_frame *frame,
+                         struct rpc_out *out)
 {
-    struct rpc_out *out = ctx;
     Sluice__V1__GenerateResponse response = SLUICE__V1__GENERATE_RESPONSE__INIT;
     struct relay_frame copy = *frame; /* the message's fields are not const */
+    (void)state;
+    (void)relay;
     response.event_case = SLUICE__V1__GENERATE_RESPONSE__EVENT__NOT_SET;
     if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
         response.event_case = SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO;
@@ -66,15 +72,39 @@ static void put(void *ctx, const struct relay_frame *frame)
         rpc_out_put(out, &frame->whole->base);
     else if (response.event_case)
         rpc_out_put(out, &response.base);
-    if (frame->last)
-        rpc_out_finish(out, frame->error);
+    return true;
+}
+
+const struct call_form call_sink_generate = {.put = put_generate};
+
+struct put {
+    struct call_sink *sink;
+    struct rpc_out *out;
+    bool has_put; /* a message or the end */
+};
+
+static void put(void *ctx, const struct relay_frame *frame)
+{
+    struct put *put = ctx;
+    const struct call_sink *sink = put->sink;
+    struct error err;
+    put->has_put = sink->form->put(sink->state, sink->relay, frame, put->out) || frame->last;
+    if (!frame->last)
+        return;
+    if (frame->error)
+        err = *frame->error;
+    if (frame->error && sink->form->name_field)
+        sink->form->name_field(sink->state, &err);
+    rpc_out_finish(put->out, frame->error ? &err : NULL);
 }
 
 /* Called when nothing is in flight: flow control has taken the previous message. */
 static void on_next(void *arg, struct rpc_out *out)
 {
-    struct call_sink *self = arg;
-    relay_deliver(self->relay, &self->base, put, out);
+    struct put context = {.sink = arg, .out = out};
+    while (!context.has_put &&
+           relay_deliver(context.sink->relay, &context.sink->base, put, &context) != RELAY_NOTHING)
+        continue;
 }
 
 static void on_cancel(void *arg, struct rpc_call *call)
@@ -103,12 +133,15 @@ static const struct rpc_call_events events = {
     .next = on_next,
 };
 
-int call_sink_attach(struct rpc_call *call, struct relay *relay, struct error *err)
+int call_sink_attach(struct rpc_call *call, struct relay *relay, const struct call_form *form,
+                     void *state, struct error *err)
 {
     struct call_sink *self = calloc(1, sizeof(*self));
     if (!self)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     relay_sink_init(&self->base, &ops);
+    self->form = form;
+    self->state = state;
     self->call = call;
     rpc_call_retain(call);
     self->relay = relay;

@@ -109,6 +109,8 @@ static bool on_pending(struct relay_sink *sink, int64_t more_bytes)
 static void on_destroy(struct relay_sink *sink)
 {
     struct stream_member *member = (struct stream_member *)sink;
+    if (member->answer && member->stream->form->destroy)
+        member->stream->form->destroy(member->answer);
     relay_release(member->relay);
     release(member->stream);
     free(member);
@@ -145,7 +147,7 @@ static int too_many(struct generate_stream *stream, struct error *err)
     return error_reason(err, REASON_STREAM_REQUESTS);
 }
 
-int generate_stream_add(struct generate_stream *stream, struct relay *relay,
+int generate_stream_add(struct generate_stream *stream, struct relay *relay, void *answer,
                         struct stream_member **out_member, struct error *err)
 {
     int rc = 0;
@@ -167,6 +169,8 @@ int generate_stream_add(struct generate_stream *stream, struct relay *relay,
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "request: out of memory");
     else
         relay_sink_retain(&member->base); /* reference for the map */
+    if (!rc)
+        member->answer = answer;
     pthread_mutex_unlock(&stream->lock);
     if (rc)
         relay_sink_release(&member->base);
@@ -247,16 +251,37 @@ static struct stream_member *pop_ready(struct generate_stream *stream)
     return member;
 }
 
-/* Puts the next frame of the first request that has a frame. */
+struct put {
+    struct stream_member *member;
+    struct rpc_out *out;
+    bool has_put;
+};
+
+static void put_frame(void *ctx, const struct relay_frame *frame)
+{
+    struct put *put = ctx;
+    const struct stream_member *member = put->member;
+    put->has_put = member->stream->form->put(member->answer, member->relay, frame, put->out);
+}
+
+/* Delivers frames of a request until one of them gives a message. A last frame may give none. */
+static enum relay_delivery deliver(struct stream_member *member, struct put *put)
+{
+    enum relay_delivery delivery = RELAY_PUT;
+    while (delivery == RELAY_PUT && !put->has_put)
+        delivery = relay_deliver(member->relay, &member->base, put_frame, put);
+    return delivery;
+}
+
+/* Puts the next message of the first request that has one. */
 static bool put_member(struct generate_stream *stream, struct rpc_out *out)
 {
     struct stream_member *member;
     enum relay_delivery delivery = RELAY_NOTHING;
     while (delivery == RELAY_NOTHING && (member = pop_ready(stream))) {
-        struct stream_put context = {out, member->relay->request_id};
+        struct put put = {.member = member, .out = out};
         if (!member->gone)
-            delivery =
-                relay_deliver(member->relay, &member->base, generate_stream_put_frame, &context);
+            delivery = deliver(member, &put);
         if (delivery == RELAY_PUT) {
             push_ready(stream, member);
             stream->in_flight = member; /* keeps the reference that the queue held */
@@ -432,9 +457,22 @@ static void on_done(void *arg, struct rpc_call *call)
     release(stream);
 }
 
+static void on_message(void *arg, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct generate_stream *stream = arg;
+    (void)call;
+    stream->form->on_message(stream, message);
+}
+
+static void on_bad_message(void *arg, struct rpc_call *call, const struct error *err)
+{
+    (void)call;
+    generate_stream_refuse(arg, "", err, NULL);
+}
+
 static const struct rpc_call_events events = {
-    .on_message = generate_stream_on_frame,
-    .on_bad_message = generate_stream_on_bad_frame,
+    .on_message = on_message,
+    .on_bad_message = on_bad_message,
     .on_half_close = on_half_close,
     .on_cancel = on_cancel,
     .on_done = on_done,
@@ -442,20 +480,30 @@ static const struct rpc_call_events events = {
     .next = on_next,
 };
 
+const struct stream_form generate_stream_form = {.on_message = generate_stream_on_frame,
+                                                 .put = generate_stream_put_frame,
+                                                 .put_refusal = generate_stream_put_refused};
+
 void handle_generate_stream(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct service *service = context;
+    (void)request;
+    generate_stream_open(context, call, &generate_stream_form);
+}
+
+void generate_stream_open(struct service *service, struct rpc_call *call,
+                          const struct stream_form *form)
+{
     struct generate_stream *stream = calloc(1, sizeof(*stream));
     struct error err;
-    (void)request;
     if (!stream) {
-        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "GenerateStream: out of memory");
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "the stream: out of memory");
         rpc_call_finish(call, &err);
         return;
     }
     atomic_init(&stream->n_refs, 1);
     pthread_mutex_init(&stream->lock, NULL);
     stream->service = service;
+    stream->form = form;
     stream->call = call;
     stream->refusals_end = &stream->refusals;
     rpc_call_retain(call);

@@ -1,4 +1,5 @@
-/* generate_stream.h: a GenerateStream call: many requests, each a relay with its own sink here.
+/* generate_stream.h: a GenerateStream call: many requests, each a relay with its own sink here. The
+ * same for the streams of other protocols (kserve/), whose messages differ (struct stream_form).
  * Requests with a ready frame wait in a queue. Each call of on_next puts a frame of the first
  * request and moves it to the back. So a request waits for at most one frame of every other
  * request. Answers to refused frames go first.
@@ -21,18 +22,35 @@
 struct service;
 struct relay;
 struct relay_frame;
+struct relay_params;
 struct rpc_call;
+struct rpc_out;
 
 /* Refusals that wait for the client. At this number no further frame is read. */
 enum { STREAM_MAX_REFUSALS = 64 };
 
 struct generate_stream;
+struct stream_refusal;
+
+/* The messages of a stream's RPC. `answer` is the state of a request, or NULL. */
+struct stream_form {
+    /* A message of the client. From the call's thread. */
+    void (*on_message)(struct generate_stream *stream, const ProtobufCMessage *message);
+    /* Puts the message for a frame into `out`; false if the frame needs none. Under the relay's
+     * lock. */
+    bool (*put)(void *answer, const struct relay *relay, const struct relay_frame *frame,
+                struct rpc_out *out);
+    /* Puts the answer to a refused message. */
+    void (*put_refusal)(const struct stream_refusal *refusal, struct rpc_out *out);
+    void (*destroy)(void *answer); /* frees the state; optional */
+};
 
 /* A request of the stream. The stream's map and the relay hold a reference each. */
 struct stream_member {
     struct relay_sink base;
     struct generate_stream *stream; /* retained */
     struct relay *relay;            /* retained */
+    void *answer;                   /* owned; see struct stream_form */
     /* under the stream's lock */
     struct stream_member *next_ready; /* queued members are retained */
     bool queued, gone;
@@ -49,6 +67,7 @@ struct stream_refusal {
 struct generate_stream {
     _Atomic uint32_t n_refs;
     struct service *service;
+    const struct stream_form *form;
     struct rpc_call *call;         /* retained */
     struct generate_stream *next;  /* service->streams, under the service's lock */
     _Atomic int64_t pending_bytes; /* pending bytes of all members */
@@ -67,6 +86,14 @@ struct generate_stream {
 };
 
 rpc_handler_fn handle_generate_stream;
+/* Makes the call a stream of that form. From the call's handler only. */
+void generate_stream_open(struct service *service, struct rpc_call *call,
+                          const struct stream_form *form);
+/* Starts a request. The caller, the trace and the deadline of *params are set here. Takes the
+ * answer, on success only. Errors as generation_open; UNAUTHENTICATED if the key is valid no more;
+ * UNAVAILABLE if the server is leaving. */
+int generate_stream_start(struct generate_stream *stream, struct relay_params *params, void *answer,
+                          struct error *err);
 
 /* Ticker thread: ends streams whose client takes no message, and idle streams while the server
  * is leaving. */
@@ -77,15 +104,20 @@ void generate_streams_drain(struct service *service);
 
 /* --- between the files --- */
 
-/* rpc_call_events.on_message and on_bad_message; arg is the stream. */
-void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCMessage *message);
-void generate_stream_on_bad_frame(void *arg, struct rpc_call *call, const struct error *err);
+/* The form of GenerateStream. */
+extern const struct stream_form generate_stream_form;
+/* stream_form.on_message and put of GenerateStream. */
+void generate_stream_on_frame(struct generate_stream *stream, const ProtobufCMessage *message);
+bool generate_stream_put_frame(void *answer, const struct relay *relay,
+                               const struct relay_frame *frame, struct rpc_out *out);
+void generate_stream_put_refused(const struct stream_refusal *refusal, struct rpc_out *out);
 
 /* Returns the member with that id, retained, or NULL. */
 struct stream_member *generate_stream_find(struct generate_stream *stream, const char *request_id);
 /* Makes a member for the relay. RESOURCE_EXHAUSTED if the limit of requests is reached or memory
- * is exhausted. *out_member is retained for the caller. The caller attaches the relay next. */
-int generate_stream_add(struct generate_stream *stream, struct relay *relay,
+ * is exhausted. *out_member is retained for the caller. The caller attaches the relay next. Takes
+ * the answer, on success only. */
+int generate_stream_add(struct generate_stream *stream, struct relay *relay, void *answer,
                         struct stream_member **out_member, struct error *err);
 /* True if the member is still part of the stream. Another stream may have taken it over, or the
  * stream may have ended. */
@@ -97,14 +129,6 @@ void generate_stream_remove(struct generate_stream *stream, struct stream_member
 void generate_stream_refuse(struct generate_stream *stream, const char *request_id,
                             const struct error *err, const struct stream_member *member);
 
-/* Context of generate_stream_put_frame. */
-struct stream_put {
-    struct rpc_out *out;
-    char *request_id;
-};
-
-/* relay_put_fn; ctx is a struct stream_put. */
-void generate_stream_put_frame(void *ctx, const struct relay_frame *frame);
 /* Under the lock: puts the oldest queued refusal; false if there is none. */
 bool generate_stream_put_refusal(struct generate_stream *stream, struct rpc_out *out);
 

@@ -53,8 +53,8 @@ void generate_stream_refuse(struct generate_stream *stream, const char *request_
     generate_stream_tell_refusal(stream, pause);
 }
 
-static void put_error(struct rpc_out *out, char *request_id, const struct error *err, bool goes_on,
-                      uint64_t n_tokens_sent)
+static void put_error(struct rpc_out *out, const char *request_id, const struct error *err,
+                      bool goes_on, uint64_t n_tokens_sent)
 {
     Sluice__V1__GenerateStreamResponse response = SLUICE__V1__GENERATE_STREAM_RESPONSE__INIT;
     Sluice__V1__Error error = SLUICE__V1__ERROR__INIT;
@@ -64,19 +64,20 @@ static void put_error(struct rpc_out *out, char *request_id, const struct error 
     error.reason = (char *)(uintptr_t)error_reason_name(err);
     error.retry_after_ms = err->retry_after_ms;
     error.n_tokens_sent = n_tokens_sent;
-    response.request_id = request_id;
+    response.request_id = (char *)(uintptr_t)request_id;
     response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_ERROR;
     response.error = &error;
     response.goes_on = goes_on;
     rpc_out_put(out, &response.base);
 }
 
-void generate_stream_put_frame(void *ctx, const struct relay_frame *frame)
+bool generate_stream_put_frame(void *answer, const struct relay *relay,
+                               const struct relay_frame *frame, struct rpc_out *out)
 {
-    const struct stream_put *context = ctx;
     Sluice__V1__GenerateStreamResponse response = SLUICE__V1__GENERATE_STREAM_RESPONSE__INIT;
     struct relay_frame copy = *frame; /* the message's fields are not const */
-    response.request_id = context->request_id;
+    (void)answer;
+    response.request_id = (char *)(uintptr_t)relay->request_id;
     switch (frame->kind) {
     case RELAY_FRAME_PROMPT_INFO:
         response.frame_case = SLUICE__V1__GENERATE_STREAM_RESPONSE__FRAME_PROMPT_INFO;
@@ -91,10 +92,16 @@ void generate_stream_put_frame(void *ctx, const struct relay_frame *frame)
         response.finished = &copy.finished;
         break;
     default:
-        put_error(context->out, context->request_id, frame->error, false, frame->n_tokens_sent);
-        return;
+        put_error(out, relay->request_id, frame->error, false, frame->n_tokens_sent);
+        return true;
     }
-    rpc_out_put(context->out, &response.base);
+    rpc_out_put(out, &response.base);
+    return true;
+}
+
+void generate_stream_put_refused(const struct stream_refusal *refusal, struct rpc_out *out)
+{
+    put_error(out, refusal->request_id, &refusal->error, refusal->goes_on, 0);
 }
 
 bool generate_stream_put_refusal(struct generate_stream *stream, struct rpc_out *out)
@@ -106,7 +113,7 @@ bool generate_stream_put_refusal(struct generate_stream *stream, struct rpc_out 
     if (!stream->refusals)
         stream->refusals_end = &stream->refusals;
     stream->n_refusals--;
-    put_error(out, refusal->request_id, &refusal->error, refusal->goes_on, 0);
+    stream->form->put_refusal(refusal, out);
     free(refusal);
     return true;
 }

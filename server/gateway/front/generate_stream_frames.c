@@ -28,20 +28,18 @@ static int authorize(const struct generate_stream *stream, struct error *err)
     return access_authorize(stream->service->access, stream->call, err);
 }
 
-static int start(struct generate_stream *stream, const char *request_id,
-                 const Sluice__V1__GenerateRequest *frame, struct error *err)
+int generate_stream_start(struct generate_stream *stream, struct relay_params *params, void *answer,
+                          struct error *err)
 {
     struct service *service = stream->service;
-    Sluice__V1__GenerateRequest request = *frame;
     struct trace_context trace;
-    const struct relay_params params = {.request = &request,
-                                        .caller = gateway_caller(stream->call),
-                                        .trace = &trace,
-                                        .deadline_ns = rpc_call_deadline_ns(stream->call),
-                                        .streams = true};
+    int64_t deadline_ns = rpc_call_deadline_ns(stream->call);
     struct relay *relay;
     struct stream_member *member;
-    request.request_id = (char *)(uintptr_t)request_id;
+    params->caller = gateway_caller(stream->call);
+    params->trace = &trace;
+    if (deadline_ns < params->deadline_ns)
+        params->deadline_ns = deadline_ns;
     if (atomic_load(&service->dispatch->relays->leaving)) {
         error_set(err, STATUS_UNAVAILABLE, "the server is going away");
         err->retry_after_ms = 1000;
@@ -51,10 +49,10 @@ static int start(struct generate_stream *stream, const char *request_id,
     if (rc)
         return rc;
     gateway_trace(stream->call, &trace);
-    rc = generation_open(service->dispatch, &params, &relay, err);
+    rc = generation_open(service->dispatch, params, &relay, err);
     if (rc)
         return rc;
-    rc = generate_stream_add(stream, relay, &member, err);
+    rc = generate_stream_add(stream, relay, answer, &member, err);
     if (rc) {
         dispatch_close(relay, rc);
     } else {
@@ -64,6 +62,15 @@ static int start(struct generate_stream *stream, const char *request_id,
     }
     relay_release(relay);
     return rc;
+}
+
+static int start(struct generate_stream *stream, const char *request_id,
+                 const Sluice__V1__GenerateRequest *frame, struct error *err)
+{
+    Sluice__V1__GenerateRequest request = *frame;
+    struct relay_params params = {.request = &request, .deadline_ns = INT64_MAX, .streams = true};
+    request.request_id = (char *)(uintptr_t)request_id;
+    return generate_stream_start(stream, &params, NULL, err);
 }
 
 /* Reattaches a request to this stream. A request that is already on this stream only goes back
@@ -88,7 +95,7 @@ static int reattach(struct generate_stream *stream, struct stream_member *member
         return error_reason(err, REASON_REQUEST_NOT_FOUND);
     }
     if (!member)
-        rc = generate_stream_add(stream, relay, &mine, err);
+        rc = generate_stream_add(stream, relay, NULL, &mine, err);
     if (!rc)
         rc = relay_reattach(relay, &mine->base, frame->received, frame->n_received, err);
     if (!member && mine && rc)
@@ -135,15 +142,13 @@ static int change(struct generate_stream *stream, struct relay *relay,
     }
 }
 
-void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCMessage *message)
+void generate_stream_on_frame(struct generate_stream *stream, const ProtobufCMessage *message)
 {
-    struct generate_stream *stream = arg;
     const Sluice__V1__GenerateStreamRequest *frame =
         (const Sluice__V1__GenerateStreamRequest *)message;
     struct stream_member *member = NULL;
     struct error err;
     const char *id;
-    (void)call;
     int rc = validate_frame(frame, &id, &err);
     if (id[0])
         member = generate_stream_find(stream, id);
@@ -162,10 +167,4 @@ void generate_stream_on_frame(void *arg, struct rpc_call *call, const ProtobufCM
         generate_stream_refuse(stream, id, &err, member);
     if (member)
         relay_sink_release(&member->base);
-}
-
-void generate_stream_on_bad_frame(void *arg, struct rpc_call *call, const struct error *err)
-{
-    (void)call;
-    generate_stream_refuse(arg, "", err, NULL);
 }

@@ -32,7 +32,7 @@ static void start_generation(struct service *service, struct rpc_call *call,
         rpc_call_finish(call, &err);
         return;
     }
-    if (call_sink_attach(call, relay, &err) != 0) {
+    if (call_sink_attach(call, relay, &call_sink_generate, NULL, &err) != 0) {
         rpc_call_finish(call, &err);
         dispatch_close(relay, err.status);
     } else {
