@@ -128,6 +128,7 @@ struct version_meter {
     struct metric *series[N_SERIES]; /* constant */
     uint64_t n_accepted, n_live;
     uint64_t n_ok[N_FINISH_REASONS], n_ended[N_CODES]; /* [0] of n_ended is unused */
+    struct meter_totals totals;
 };
 
 struct meters {
@@ -176,6 +177,19 @@ void meters_each(struct meters *meters, meter_visit_fn *visit, void *ctx)
         visit(ctx, v->model, v->version, n);
     }
     pthread_mutex_unlock(&meters->lock);
+}
+
+bool meters_get(struct meters *meters, const char *model, const char *version,
+                struct meter_totals *out_totals)
+{
+    pthread_mutex_lock(&meters->lock);
+    const struct version_meter *v = meters->versions;
+    while (v && (strcmp(v->model, model) != 0 || strcmp(v->version, version) != 0))
+        v = v->next;
+    if (v)
+        *out_totals = v->totals;
+    pthread_mutex_unlock(&meters->lock);
+    return v;
 }
 
 int meters_create(struct metrics *metrics, struct meters **out_meters, struct error *err)
@@ -329,6 +343,14 @@ static void count_end(struct version_meter *v, int status, int reason)
     }
 }
 
+/* Under the lock. */
+static void add_end(struct meter_totals *totals, int status, int64_t duration_ns)
+{
+    *(status ? &totals->n_failed : &totals->n_ok) += 1;
+    *(status ? &totals->failed_ns : &totals->ok_ns) += (uint64_t)duration_ns;
+    totals->last_end_unix_ns = clock_wall_ns();
+}
+
 void meter_end(struct meters *meters, struct request_meter *request, const struct meter_end *end)
 {
     struct version_meter *v = request ? request->version : meter_hold_version(meters, "", "");
@@ -338,6 +360,8 @@ void meter_end(struct meters *meters, struct request_meter *request, const struc
     if (v) {
         pthread_mutex_lock(&meters->lock);
         count_end(v, end->status, reason);
+        if (request)
+            add_end(&v->totals, end->status, now_ns - request->arrived_ns);
         pthread_mutex_unlock(&meters->lock);
         if (request && v->model[0])
             metric_observe(v->series[SERIES_REQUEST], (uint64_t)(now_ns - request->arrived_ns));
@@ -356,11 +380,16 @@ void meter_placed(struct request_meter *request, const char *replica_id)
 void meter_started(struct request_meter *request, uint64_t n_prompt_tokens,
                    uint64_t n_cached_tokens)
 {
-    const struct version_meter *v = request->version;
+    struct version_meter *v = request->version;
+    uint64_t queue_ns = (uint64_t)(clock_now_ns() - request->arrived_ns);
     request->n_prompt_tokens = n_prompt_tokens;
     if (!v)
         return;
-    metric_observe(v->series[SERIES_QUEUE], (uint64_t)(clock_now_ns() - request->arrived_ns));
+    pthread_mutex_lock(&v->meters->lock);
+    v->totals.n_started++;
+    v->totals.queue_ns += queue_ns;
+    pthread_mutex_unlock(&v->meters->lock);
+    metric_observe(v->series[SERIES_QUEUE], queue_ns);
     metric_add(v->series[SERIES_PROMPT_TOKENS], n_prompt_tokens);
     metric_add(v->series[SERIES_CACHED_TOKENS], n_cached_tokens);
 }

@@ -72,6 +72,16 @@ void meter_started(struct request_meter *request, uint64_t n_prompt_tokens,
                    uint64_t n_cached_tokens);
 void meter_tokens(struct request_meter *request, uint32_t choice, uint64_t n);
 
+/* Totals of a version since its meter was made. */
+struct meter_totals {
+    uint64_t n_ok, n_failed, n_started;  /* failed: ended with any other status */
+    uint64_t ok_ns, failed_ns, queue_ns; /* from arrival to end; from arrival to start */
+    int64_t last_end_unix_ns;            /* 0: none has ended */
+};
+/* False if no meter of that version lives. */
+bool meters_get(struct meters *meters, const char *model, const char *version,
+                struct meter_totals *out_totals);
+
 /* --- a replica --- */
 
 /* Totals that a worker reports with its load. */
