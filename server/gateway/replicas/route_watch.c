@@ -286,6 +286,21 @@ void route_watch_wake(struct route_watch *watch, const route *parked)
                  LOG_STR("version", parked->version));
 }
 
+int route_watch_ask(struct route_watch *watch, const ProtobufCServiceDescriptor *service,
+                    const char *method, const ProtobufCMessage *request, uint32_t timeout_ms,
+                    rpc_reply_fn *on_reply, void *arg, struct error *err)
+{
+    const struct rpc_call_options options = {.timeout_ms = timeout_ms};
+    if (!watch)
+        return error_set(err, STATUS_UNAVAILABLE, "this server has no manager");
+    pthread_mutex_lock(&watch->lock); /* the client lives until `stopping` */
+    int rc = watch->stopping ? error_set(err, STATUS_UNAVAILABLE, "the server is going away")
+                             : rpc_client_unary_async(watch->client, service, method, request,
+                                                      &options, on_reply, arg, err);
+    pthread_mutex_unlock(&watch->lock);
+    return rc;
+}
+
 static void *run(void *arg)
 {
     struct route_watch *watch = arg;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/rpc/client/client.h"
 #include "server/gateway/replicas/route_table.h"
 
 struct counters;
@@ -45,6 +46,12 @@ bool route_watch_woke(struct route_watch *watch, const char *model, const char *
  * be NULL). The manager is asked again while requests wait. Any thread; `watch` may be NULL. */
 bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
                          struct error *out_why);
+/* Calls an RPC of the manager; this server's user is an admin there. on_reply is called once, on
+ * the client's thread, and may ask again. UNAVAILABLE, without a call of on_reply, if there is no
+ * manager or the server ends. Any thread; `watch` may be NULL. */
+int route_watch_ask(struct route_watch *watch, const ProtobufCServiceDescriptor *service,
+                    const char *method, const ProtobufCMessage *request, uint32_t timeout_ms,
+                    rpc_reply_fn *on_reply, void *arg, struct error *err);
 /* Stops following and asking. NULL is accepted. */
 void route_watch_stop(struct route_watch *watch);
 /* Call it after route_watch_stop, when no thread can call route_watch_wake any more. */
