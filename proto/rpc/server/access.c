@@ -38,6 +38,7 @@ struct access {
     char *keys_path;     /* NULL: no keys file */
     bool management;
     enum role client_role;
+    const char *control_prefix; /* NULL: no RPC of control */
     atomic_ullong n_refused[N_ACCESS_REFUSALS];
     atomic_ullong n_reloads, n_failed_reloads;
 
@@ -307,6 +308,7 @@ int access_create(const struct access_config *config, const char *listen,
     pthread_condattr_destroy(&monotonic);
     int rc = check_config(config, listen, err);
     access->management = config->management;
+    access->control_prefix = config->control_prefix;
     if (!rc && given(config->client_role))
         (void)role_parse(config->client_role, strlen(config->client_role), &access->client_role);
     if (!rc)
@@ -410,9 +412,10 @@ static const char *bearer(const char *value)
 }
 
 /* Each side has its own keys: a leaked key of a client does not open management, and vice versa. */
-static int check_side(struct access *access, enum role role, struct error *err)
+static int check_side(struct access *access, const struct access_peer *caller, enum role role,
+                      struct error *err)
 {
-    if (access->management != (role == ROLE_INFERENCE))
+    if (caller->controls || access->management != (role == ROLE_INFERENCE))
         return 0;
     if (access->management)
         return deny(access, ACCESS_ROLE_REQUIRED,
@@ -479,7 +482,7 @@ static int identify_by_key(struct access *access, const struct access_peer *call
         return refuse_key(access, ACCESS_KEY_INVALID, caller, "this API key is unknown", err);
     if (verdict == API_KEY_EXPIRED)
         return refuse_key(access, ACCESS_KEY_EXPIRED, caller, "this API key has expired", err);
-    return check_side(access, owner.role, err);
+    return check_side(access, caller, owner.role, err);
 }
 
 static enum role role_by_line(struct access *access, const char *who)
@@ -517,9 +520,10 @@ static int identify_by_certificate(struct access *access, const struct access_pe
                       "client certificate: the name must have 1 to 124 printable ASCII characters "
                       "without spaces",
                       err);
-    out->role = access->management ? role_by_line(access, out->tenant) : ROLE_INFERENCE;
+    bool by_line = access->management || caller->controls;
+    out->role = by_line ? role_by_line(access, out->tenant) : ROLE_INFERENCE;
     if (out->role == ROLE_NONE)
-        out->role = access->client_role;
+        out->role = access->management ? access->client_role : ROLE_INFERENCE;
     return out->role == ROLE_NONE ? deny_without_role(access, out->tenant, err) : 0;
 }
 
@@ -548,7 +552,7 @@ int access_identify(struct access *access, const struct access_peer *caller,
         if (rc != STATUS_NOT_FOUND)
             return rc;
     }
-    if (access->management && caller->is_local)
+    if ((access->management || caller->controls) && caller->is_local)
         return identify_by_user(access, caller, out_identity, err);
     if (!access->management && (!access->keys_path || caller->is_local))
         return 0;
@@ -560,6 +564,23 @@ int access_identify(struct access *access, const struct access_peer *caller,
 }
 
 /* --- a call of gRPC --- */
+
+static bool is_control(const struct access *access, const struct rpc_call *call)
+{
+    const char *prefix = access->control_prefix;
+    return prefix && strncmp(rpc_call_method(call), prefix, strlen(prefix)) == 0;
+}
+
+static int check_control(struct access *access, const struct rpc_call *call,
+                         const struct access_identity *identity, struct error *err)
+{
+    if (role_may(identity->role, ROLE_OPERATOR))
+        return 0;
+    error_set(err, STATUS_PERMISSION_DENIED, "%s needs the role operator; %s has %s",
+              rpc_call_method(call) + 1, identity->tenant[0] ? identity->tenant : API_KEY_ANONYMOUS,
+              role_name(identity->role));
+    return refuse_as(access, STATUS_PERMISSION_DENIED, ACCESS_ROLE_REQUIRED, err);
+}
 
 static int certificate_of_call(const void *peer, char *out_name, size_t n_out)
 {
@@ -586,8 +607,11 @@ int access_authorize(void *context, struct rpc_call *call, struct error *err)
     struct access_identity identity;
     if (access_is_open(call))
         return 0;
+    caller.controls = is_control(context, call);
     caller.authorization = rpc_call_metadata(call, "authorization", &caller.n_authorization);
     int rc = access_identify(context, &caller, &identity, err);
+    if (rc == 0 && caller.controls)
+        rc = check_control(context, call, &identity, err);
     if (rc == 0 && identity.tenant[0])
         rc = rpc_call_set_tenant(call, identity.tenant);
     if (rc == 0)

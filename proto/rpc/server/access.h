@@ -7,6 +7,10 @@
  * are configured, or on the unix socket, whose file mode limits the callers. A key that is shown
  * must always be valid.
  *
+ * RPCs of control (access_config.control_prefix): the caller must be an operator or admin by a key
+ * of the keys file, by the line of its certificate or user, or as the program's own user on the
+ * unix socket. A management key opens these RPCs alone, and no other call of the data plane.
+ *
  * Management: every caller is identified and has a role. A key's role comes from its line. A
  * certificate's role comes from its line ("tls:NAME"), else client_role. On the unix socket,
  * root and the program's user are admin; other users need a line ("uid:NUMBER"). The program
@@ -37,6 +41,9 @@ struct access_config {
                            * that is valid */
     /* management: role of certificates without a line in keys_file; empty: none */
     const char *client_role;
+    /* Data plane: the paths of RPCs that need an operator begin so. Outlives the object. NULL: no
+     * RPC of the program does. */
+    const char *control_prefix;
 };
 
 /* `listen` is the TCP address of the server, or empty. Management over TCP needs TLS, and client
@@ -65,6 +72,7 @@ struct access_peer {
     const char *api_key;       /* HTTP's x-api-key, NUL-terminated; NULL: not sent */
     bool sends_many;           /* a header of these was sent more than once, or both were */
     bool is_local;             /* over a unix socket */
+    bool controls;             /* the call is an RPC of control */
     /* Copies the name in the verified certificate, as rpc_call_peer_name. NULL: no certificate. */
     int (*certificate_name)(const void *peer, char *out_name, size_t n_out);
     /* The user behind a unix socket, from the kernel; false if unknown. */
@@ -79,13 +87,15 @@ struct access_identity {
     enum role role;
 };
 
-/* Identifies a caller, or refuses. UNAUTHENTICATED: API_KEY_MISSING, API_KEY_INVALID,
- * API_KEY_EXPIRED or CERTIFICATE_NAME. PERMISSION_DENIED: ROLE_REQUIRED (a key for the other
- * side), NO_ROLE (a certificate or user without a line) or PEER_UNKNOWN. */
+/* Identifies a caller, or refuses. Does not check the role of a caller that controls.
+ * UNAUTHENTICATED: API_KEY_MISSING, API_KEY_INVALID, API_KEY_EXPIRED or CERTIFICATE_NAME.
+ * PERMISSION_DENIED: ROLE_REQUIRED (a key for the other side), NO_ROLE (a certificate or user
+ * without a line) or PEER_UNKNOWN. */
 int access_identify(struct access *access, const struct access_peer *caller,
                     struct access_identity *out_identity, struct error *err);
-/* rpc_server_config.authorize: sets the call's tenant and role, or refuses as access_identify. The
- * health service is open to all callers. */
+/* rpc_server_config.authorize: sets the call's tenant and role, or refuses as access_identify. An
+ * RPC of control is refused with ROLE_REQUIRED if the caller is no operator. The health service is
+ * open to all callers. */
 int access_authorize(void *access, struct rpc_call *call, struct error *err);
 
 /* True for a call of the health service, which is open to all callers. */
