@@ -27,6 +27,7 @@
 #include "server/gateway/ticker.h"
 
 enum { USER_TIMEOUT_MARGIN_MS = 10000 };
+enum { N_TABLES = sizeof(((struct gateway *)0)->tables) / sizeof(struct rpc_service) };
 
 static void on_change(void *arg);
 
@@ -84,7 +85,8 @@ static void on_change(void *arg)
         any = any || serves;
     }
     rpc_health_set(health, "", any);
-    rpc_health_set(health, "sluice.v1.Inference", any);
+    for (size_t i = 0; i < N_TABLES; i++)
+        rpc_health_set(health, gateway->tables[i].descriptor->name, any);
     route_table_release(routes);
     pthread_mutex_unlock(&gateway->health_lock);
     wake_now(&gateway->wake); /* waiting requests are retried now */
@@ -162,6 +164,7 @@ static int make_server(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
     struct rpc_server_config config;
+    struct access_config access = c->access;
     struct rpc_addresses addresses;
     int rc = rpc_listeners_split("--http-listen", c->http_listen, &addresses, err);
     if (!rc)
@@ -171,9 +174,11 @@ static int make_server(struct gateway *gateway, struct error *err)
     gateway->max_connections =
         connection_limit(c->limits.max_connections, 1 + (uint32_t)addresses.n);
     rpc_server_config_init(&config);
-    service_table(&gateway->service, &gateway->table);
-    config.services = &gateway->table;
-    config.n_services = 1;
+    service_table(&gateway->service, &gateway->tables[0]);
+    kserve_table(&gateway->kserve, &gateway->tables[1]);
+    vllm_engine_table(&gateway->vllm, &gateway->tables[2]);
+    config.services = gateway->tables;
+    config.n_services = N_TABLES;
     config.n_threads = (uint32_t)c->threads;
     config.max_message_bytes = c->limits.max_message_bytes;
     config.max_metadata_bytes = c->limits.max_metadata_bytes;
@@ -189,7 +194,8 @@ static int make_server(struct gateway *gateway, struct error *err)
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
     config.user_timeout_ms = user_timeout_ms(c);
     config.share = c->share;
-    rc = access_create(&c->access, c->listen, &gateway->access, err);
+    access.control_prefix = KSERVE_CONTROL_PREFIX;
+    rc = access_create(&access, c->listen, &gateway->access, err);
     if (rc)
         return rc;
     gateway->service.access = gateway->access;
@@ -326,6 +332,8 @@ static int make_parts(struct gateway *gateway, struct error *err)
                                           .arg = gateway};
     dispatch_init(&gateway->dispatch, &gateway->relays, &gateway->replicas, &gateway->wake);
     service_init(&gateway->service, &gateway->dispatch);
+    kserve_init(&gateway->kserve, &gateway->service);
+    vllm_engine_init(&gateway->vllm, &gateway->service);
     return replicas_init(&gateway->replicas, &gateway->links, err);
 }
 
@@ -441,6 +449,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
         pthread_join(gateway->ticker, NULL);
     }
     end_waiting(gateway);
+    kserve_end(&gateway->kserve);
     replicas_shutdown(&gateway->replicas);
     end_waiting(gateway);
     replicas_fini(&gateway->replicas);
@@ -450,6 +459,7 @@ void gateway_destroy(struct gateway *gateway, uint32_t grace_ms)
     gateway_metrics_destroy(gateway->metrics);
     access_destroy(gateway->access);
     registry_fini(&gateway->relays.registry);
+    kserve_fini(&gateway->kserve);
     service_fini(&gateway->service);
     dispatch_fini(&gateway->dispatch);
     wake_fini(&gateway->wake);

@@ -26,9 +26,11 @@
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/front/service.h"
 #include "server/gateway/http_surfaces.h"
+#include "server/gateway/kserve/kserve.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
 #include "server/gateway/replicas/replicas.h"
+#include "server/gateway/vllm/vllm_engine.h"
 
 struct error;
 struct route_watch;
@@ -65,8 +67,8 @@ struct gateway {
     uint64_t server_epoch;
     struct access *access;
     struct rpc_server *server;
-    struct rpc_service table; /* the table of handlers */
-    _Atomic uint16_t port;    /* atomic: the route watch reads it before a successor listens */
+    struct rpc_service tables[3]; /* the tables of handlers, one for each service */
+    _Atomic uint16_t port;        /* atomic: the route watch reads it before a successor listens */
     struct gateway_metrics *metrics;
     struct http_surfaces surfaces;     /* routes of http */
     _Atomic(struct http_front *) http; /* NULL: not served */
@@ -82,6 +84,8 @@ struct gateway {
     struct replicas replicas;
     struct dispatch dispatch;
     struct service service;
+    struct kserve kserve;
+    struct vllm_engine vllm;
     pthread_t ticker;
     bool ticking;
 };

@@ -89,6 +89,7 @@ void *ticker_run(void *arg)
         dispatch_retry_waiting(&gateway->dispatch);
         text_calls_retry_waiting(&gateway->service.texts);
         dispatch_tell_waiting(&gateway->dispatch);
+        kserve_tick(&gateway->kserve, now_ns);
         if (now_ns >= next_reattach_ns) {
             reattach_tick(&gateway->relays, awake_ns);
             next_reattach_ns = now_ns + TICK_MS * NS_PER_MS;

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # The Python tools of the tests (foreign gRPC clients, pytest) in a venv: tests/support/venv.sh DIR. Versions are pinned.
+# requirements-alone.txt has packages that are installed without their dependencies: tritonclient wants an older protobuf
+# than grpcio-reflection, and works with both.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=${1:?usage: tests/support/venv.sh DIR}
 stamp=$dir/.requirements
-if [ -f "$stamp" ] && cmp -s "$here/requirements.txt" "$stamp"; then
+if [ -f "$stamp" ] && cat "$here"/requirements{,-alone}.txt | cmp -s - "$stamp"; then
     exit 0
 fi
 python3 -m venv "$dir"
 "$dir/bin/python" -m pip install -q --disable-pip-version-check -r "$here/requirements.txt"
-cp "$here/requirements.txt" "$stamp"
+"$dir/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$here/requirements-alone.txt"
+cat "$here"/requirements{,-alone}.txt >"$stamp"
