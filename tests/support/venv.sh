@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Python tools of the tests (foreign gRPC clients, pytest) in a venv: tests/support/venv.sh DIR. Versions are pinned.
-# requirements-alone.txt has packages that are installed without their dependencies: tritonclient wants an older protobuf
-# than grpcio-reflection, and works with both.
+# Packages of requirements-alone.txt are installed without their dependencies. Reason: grpcio-reflection needs a newer
+# protobuf than tritonclient asks for. tritonclient works with both.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=${1:?usage: tests/support/venv.sh DIR}

@@ -7,9 +7,10 @@
  * are configured, or on the unix socket, whose file mode limits the callers. A key that is shown
  * must always be valid.
  *
- * RPCs of control (access_config.control_prefix): the caller must be an operator or admin by a key
- * of the keys file, by the line of its certificate or user, or as the program's own user on the
- * unix socket. A management key opens these RPCs alone, and no other call of the data plane.
+ * RPCs of control (access_config.control_prefix) need an operator or admin. The role comes from the
+ * caller's key in the keys file, or from the line of its certificate or user. The program's own
+ * user is an admin on the unix socket. A management key opens these RPCs alone, and no other call
+ * of the data plane.
  *
  * Management: every caller is identified and has a role. A key's role comes from its line. A
  * certificate's role comes from its line ("tls:NAME"), else client_role. On the unix socket,

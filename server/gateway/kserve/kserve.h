@@ -2,10 +2,10 @@
  * extensions: a translator onto the relays, like the handlers of front/. Handlers run on the RPC
  * server's threads and never block.
  *
- * Files: kserve_tensor.c (elements of tensors), kserve_fields.c and kserve_sampling.c (names of
- * inputs), kserve_request.c and kserve_output.c (a request and its responses), kserve_infer.c
- * (ModelInfer, ModelStreamInfer), kserve_models.c (what is served), kserve_repository.c (commands
- * to the manager). */
+ * Elements of tensors: kserve_tensor.c. Names of inputs: kserve_fields.c, kserve_sampling.c. A
+ * request and its responses: kserve_request.c, kserve_output.c. ModelInfer and ModelStreamInfer:
+ * kserve_infer.c. The served models: kserve_models.c. Commands to the manager: kserve_repository.c.
+ */
 #pragma once
 
 #include <pthread.h>

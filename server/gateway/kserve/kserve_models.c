@@ -1,4 +1,4 @@
-/* What is served: readiness, metadata, configuration and statistics, from the routes. */
+/* Readiness, metadata, configuration and statistics of the served models, from the routes. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>

@@ -50,7 +50,7 @@ struct kserve_answer *kserve_output_create(const struct kserve_request *request,
     return answer;
 }
 
-/* --- what a response says of a choice --- */
+/* --- a choice in a response --- */
 
 struct part {
     const char *text;

@@ -19,7 +19,7 @@ struct strbuf;
 
 struct kserve_answer {
     char id[KSERVE_MAX_ID_BYTES + 1];
-    uint64_t given;   /* of the request, for errors */
+    uint64_t given;   /* copy of the request's, for errors */
     unsigned outputs; /* bits of enum kserve_output */
     uint32_t n_choices;
     bool prepends_prompt, empty_final;

@@ -3,9 +3,9 @@
  * (access_config.control_prefix). The manager sees this server's user as the caller; the request
  * id of its audit events has the operator's name.
  *
- * A load or unload is a chain of calls to the manager: GetModel (loads alone), the command, and
- * WaitOperation until the operation has ended. Then the command waits until the routes of this
- * server show the change. A client that leaves does not undo a command. */
+ * A load or unload is a chain of calls to the manager. A load begins with GetModel. The command
+ * follows, then WaitOperation until the operation has ended. The command then waits until the
+ * routes of this server show the change. A client that leaves does not undo a command. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ struct kserve_command {
     int64_t done_ns;         /* clock_now_ns() when the operation was done */
     bool ready_only;         /* RepositoryIndex */
     Inference__RepositoryIndexResponse index;
-    size_t capacity; /* of index.models */
+    size_t capacity; /* allocated entries of index.models */
 };
 
 static struct kserve_command *make_command(struct kserve *kserve, struct rpc_call *call)
@@ -458,7 +458,7 @@ static const char *state_name(Sluice__Manager__V1__ModelVersionState state)
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_READY:
         return "READY";
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_LOADING:
-        return "LOADING";
+        return reason_name(REASON_LOADING); /* the same word */
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_UNLOADING:
         return "UNLOADING";
     default:

@@ -1,6 +1,6 @@
-/* kserve_request.h: a ModelInferRequest as a GenerateRequest: the tensors of Triton's vLLM backend
- * and of TensorRT-LLM's ensemble, and the same names as parameters of the request. Plain functions;
- * a request belongs to one thread.
+/* kserve_request.h: turns a ModelInferRequest into a GenerateRequest. The tensors are those of
+ * Triton's vLLM backend and of TensorRT-LLM's ensemble. Parameters of the request may have the same
+ * names. Plain functions; a request belongs to one thread.
  *
  * A tensor precedes a parameter of the same name. The text of sampling_parameters is a JSON object;
  * its values may be strings. A value that is given twice is refused, and so is an unknown name. */

@@ -23,7 +23,7 @@ enum list {
 struct kserve_datatype {
     const char *name;
     enum kserve_kind kind;
-    size_t n_bytes; /* of a raw element; BYTES: of its length */
+    size_t n_bytes; /* bytes of a raw element; BYTES: bytes of its length */
     enum list list;
     int64_t lowest; /* limits of elements in a wider list */
     uint64_t highest;
