@@ -210,7 +210,7 @@ static int check_prompt(const struct engine_request *req, const struct request_l
         return rc;
     if (req->n_prompt_ids >= limits->context_tokens) {
         error_field(err, "prompt",
-                    "%u tokens leave no room to generate: the context holds %u tokens",
+                    "%u tokens leave no room to generate: the maximum context length is %u tokens",
                     req->n_prompt_ids, limits->context_tokens);
         return error_reason(err, REASON_CONTEXT_TOO_LONG);
     }

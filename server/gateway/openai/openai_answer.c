@@ -119,14 +119,16 @@ void openai_answer_prompt_info(struct openai_answer *answer, struct openai_answe
             write_numbers(&prompt->ids, info->prompt_token_ids, info->n_prompt_token_ids);
     }
     if (answer->echoes && answer->wants_logprobs)
-        openai_logprobs_add(&prompt->logprobs, info->prompt_logprobs, info->n_prompt_logprobs);
+        openai_logprobs_add(&prompt->logprobs, info->prompt_logprobs, info->n_prompt_logprobs,
+                            NULL);
 }
 
 static void write_chunk_logprobs(const struct openai_answer *answer,
                                  const struct openai_answer_prompt *prompt,
                                  struct openai_answer_choice *choice,
-                                 const Sluice__V1__Tokens *tokens, struct strbuf *out)
+                                 const struct relay_frame *frame, struct strbuf *out)
 {
+    const Sluice__V1__Tokens *tokens = &frame->tokens;
     bool joins = !choice->has_begun && answer->echoes;
     strbuf_add_str(out, ",\"logprobs\":");
     if (!answer->wants_logprobs || (!tokens->n_logprobs && !joins)) {
@@ -137,7 +139,12 @@ static void write_chunk_logprobs(const struct openai_answer *answer,
         struct openai_logprobs lists = {.n_text = choice->n_text};
         if (joins)
             openai_logprobs_join(&lists, &prompt->logprobs);
-        openai_logprobs_add(&lists, tokens->logprobs, tokens->n_logprobs);
+        if (joins && !frame->text_ends)
+            lists.n_text = prompt->logprobs.n_text;
+        const struct openai_logprobs_text text = {tokens->text, frame->text_ends,
+                                                  frame->text_begin};
+        openai_logprobs_add(&lists, tokens->logprobs, tokens->n_logprobs,
+                            frame->text_ends ? &text : NULL);
         choice->n_text = lists.n_text;
         openai_logprobs_write(&lists, out);
         openai_logprobs_fini(&lists);
@@ -167,8 +174,9 @@ void openai_answer_flush(struct openai_answer *answer, struct strbuf *out)
 
 void openai_answer_tokens(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
                           struct openai_answer_choice *choice, uint32_t index,
-                          const Sluice__V1__Tokens *tokens, struct strbuf *out)
+                          const struct relay_frame *frame, struct strbuf *out)
 {
+    const Sluice__V1__Tokens *tokens = &frame->tokens;
     openai_answer_flush(answer, out);
     strbuf_add_str(out, "data: ");
     open_object(answer, chunk_object(answer), out);
@@ -181,7 +189,7 @@ void openai_answer_tokens(struct openai_answer *answer, const struct openai_answ
         strbuf_add_str(out, "\"delta\":{\"role\":\"assistant\",\"content\":");
     write_str(out, tokens->text);
     strbuf_add_str(out, answer->is_chat ? "}" : "");
-    write_chunk_logprobs(answer, prompt, choice, tokens, out);
+    write_chunk_logprobs(answer, prompt, choice, frame, out);
     write_ids(answer, out, tokens->ids, tokens->n_ids);
     if (!choice->has_begun)
         write_prompt_ids(answer, out, &prompt->ids);
@@ -195,7 +203,8 @@ void openai_answer_finish(struct openai_answer *answer, const struct openai_answ
                           struct openai_answer_choice *choice, uint32_t index,
                           const Sluice__V1__Finished *finished, struct strbuf *out)
 {
-    static const Sluice__V1__Tokens none = SLUICE__V1__TOKENS__INIT;
+    static const struct relay_frame none = {.kind = RELAY_FRAME_TOKENS,
+                                            .tokens = SLUICE__V1__TOKENS__INIT};
     if (!answer->is_open || answer->i_open != index)
         openai_answer_tokens(answer, prompt, choice, index, &none, out);
     close_chunk(answer, finish_reason(finished), out);
@@ -217,7 +226,7 @@ void openai_answer_end(struct openai_answer *answer, struct strbuf *out)
 /* --- a whole answer --- */
 
 static void write_whole_logprobs(const struct openai_answer *answer,
-                                 const Sluice__V1__Choice *choice,
+                                 const Sluice__V1__Choice *choice, const uint32_t *text_ends,
                                  const Sluice__V1__PromptInfo *info, struct strbuf *out)
 {
     strbuf_add_str(out, ",\"logprobs\":");
@@ -227,9 +236,11 @@ static void write_whole_logprobs(const struct openai_answer *answer,
         openai_logprobs_write_chat(choice->logprobs, choice->n_logprobs, out);
     } else {
         struct openai_logprobs lists = {0};
+        const struct openai_logprobs_text text = {choice->text, text_ends, 0};
         if (answer->echoes && info)
-            openai_logprobs_add(&lists, info->prompt_logprobs, info->n_prompt_logprobs);
-        openai_logprobs_add(&lists, choice->logprobs, choice->n_logprobs);
+            openai_logprobs_add(&lists, info->prompt_logprobs, info->n_prompt_logprobs, NULL);
+        lists.n_text = text_ends ? 0 : lists.n_text;
+        openai_logprobs_add(&lists, choice->logprobs, choice->n_logprobs, text_ends ? &text : NULL);
         openai_logprobs_write(&lists, out);
         openai_logprobs_fini(&lists);
     }
@@ -253,9 +264,11 @@ static void write_prompt_lists(const struct openai_answer *answer,
     }
 }
 
-static void write_choice(const struct openai_answer *answer, const Sluice__V1__Choice *choice,
-                         const Sluice__V1__PromptInfo *info, uint32_t index, struct strbuf *out)
+static void write_choice(const struct openai_answer *answer, const struct relay_frame *frame,
+                         size_t i, uint32_t index, struct strbuf *out)
 {
+    const Sluice__V1__Choice *choice = frame->whole->choices[i];
+    const Sluice__V1__PromptInfo *info = frame->whole->prompt_info;
     strbuf_printf(out, "%s{\"index\":%" PRIu32 ",", out->n_bytes ? "," : "", index);
     if (answer->is_chat) {
         strbuf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
@@ -265,7 +278,8 @@ static void write_choice(const struct openai_answer *answer, const Sluice__V1__C
         strbuf_add_str(out, "\"text\":");
         write_str(out, choice->text);
     }
-    write_whole_logprobs(answer, choice, info, out);
+    write_whole_logprobs(answer, choice,
+                         i < RELAY_SINK_MAX_CHOICES ? frame->whole_text_ends[i] : NULL, info, out);
     write_ids(answer, out, choice->ids, choice->n_ids);
     if (!answer->is_chat)
         write_prompt_lists(answer, info, out);
@@ -273,12 +287,12 @@ static void write_choice(const struct openai_answer *answer, const Sluice__V1__C
                   choice->finished ? finish_reason(choice->finished) : "null");
 }
 
-void openai_answer_choices(struct openai_answer *answer, const Sluice__V1__CompleteResponse *whole,
+void openai_answer_choices(struct openai_answer *answer, const struct relay_frame *frame,
                            uint32_t first)
 {
+    const Sluice__V1__CompleteResponse *whole = frame->whole;
     for (size_t i = 0; i < whole->n_choices; i++)
-        write_choice(answer, whole->choices[i], whole->prompt_info,
-                     first + whole->choices[i]->index, &answer->choices);
+        write_choice(answer, frame, i, first + whole->choices[i]->index, &answer->choices);
     if (answer->is_chat)
         write_prompt_lists(answer, whole->prompt_info, &answer->prompt_lists);
     if (whole->prompt_info)

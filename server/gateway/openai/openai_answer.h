@@ -7,6 +7,7 @@
 
 #include "base/strbuf.h"
 #include "server/gateway/openai/openai_logprobs.h"
+#include "server/gateway/relay/relay_sink.h"
 #include "sluice/v1/inference.pb-c.h"
 
 /* The part of a prompt that goes into the first chunk of each choice. */
@@ -47,10 +48,10 @@ void openai_answer_prompt_fini(struct openai_answer_prompt *prompt);
 /* Notes what is known of a prompt; may come in several parts. */
 void openai_answer_prompt_info(struct openai_answer *answer, struct openai_answer_prompt *prompt,
                                const Sluice__V1__PromptInfo *info);
-/* Appends `data: {...}` with tokens of a choice, and leaves the chunk open. */
+/* Appends `data: {...}` with the tokens of a frame, and leaves the chunk open. */
 void openai_answer_tokens(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
                           struct openai_answer_choice *choice, uint32_t index,
-                          const Sluice__V1__Tokens *tokens, struct strbuf *out);
+                          const struct relay_frame *frame, struct strbuf *out);
 /* Appends the end of a choice: in the open chunk if that is the choice's, else in its own chunk. */
 void openai_answer_finish(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
                           struct openai_answer_choice *choice, uint32_t index,
@@ -63,7 +64,7 @@ void openai_answer_end(struct openai_answer *answer, struct strbuf *out);
 /* --- a whole answer --- */
 
 /* Adds the choices of a prompt, with indices from `first`. */
-void openai_answer_choices(struct openai_answer *answer, const Sluice__V1__CompleteResponse *whole,
+void openai_answer_choices(struct openai_answer *answer, const struct relay_frame *frame,
                            uint32_t first);
 /* Appends the object. */
 void openai_answer_whole(const struct openai_answer *answer, struct strbuf *out);

@@ -20,6 +20,8 @@ struct openai_exchange {
     /* Owned. NULL once the request cannot be tried again. */
     struct openai_request *request;
     struct openai_answer answer;
+    /* The step of the last tokens brings further frames at once: the open chunk waits for them. */
+    bool holds;
     uint32_t n_choices; /* for each prompt */
     size_t n_prompts;
     struct openai_answer_prompt *prompts; /* owned: n_prompts */
@@ -52,14 +54,15 @@ static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *
     struct openai_answer *answer = &exchange->answer;
     struct openai_answer_prompt *prompt = &exchange->prompts[i_prompt];
     uint32_t first = (uint32_t)i_prompt * exchange->n_choices;
+    exchange->holds = frame->kind == RELAY_FRAME_TOKENS && frame->more;
     if (frame->kind == RELAY_FRAME_WHOLE) {
-        openai_answer_choices(answer, frame->whole, first);
+        openai_answer_choices(answer, frame, first);
     } else if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
         forget_request(exchange);
         openai_answer_prompt_info(answer, prompt, &frame->prompt_info);
     } else if (frame->kind == RELAY_FRAME_TOKENS) {
         uint32_t i = first + frame->tokens.choice;
-        openai_answer_tokens(answer, prompt, &exchange->choices[i], i, &frame->tokens, out);
+        openai_answer_tokens(answer, prompt, &exchange->choices[i], i, frame, out);
     } else if (frame->kind == RELAY_FRAME_FINISHED) {
         uint32_t i = first + frame->finished.choice;
         openai_answer_finish(answer, prompt, &exchange->choices[i], i, &frame->finished, out);
@@ -69,7 +72,9 @@ static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *
 static void flush(void *surface, struct strbuf *out)
 {
     struct openai_exchange *exchange = surface;
-    openai_answer_flush(&exchange->answer, out);
+    if (!exchange->holds)
+        openai_answer_flush(&exchange->answer, out);
+    exchange->holds = false; /* not longer than to the next call */
 }
 
 static void end(void *surface, struct strbuf *out)
@@ -82,6 +87,8 @@ static void fail(void *surface, const struct error *err, struct strbuf *out)
 {
     char headers[HTTP_GENERATION_HEADER_BYTES];
     struct http_reply reply = {.status = 500};
+    struct openai_exchange *exchange = surface;
+    openai_answer_flush(&exchange->answer, out);
     refuse(surface, err, headers, &reply);
     strbuf_add_str(out, "data: ");
     strbuf_add(out, strbuf_str(&reply.body), reply.body.n_bytes);

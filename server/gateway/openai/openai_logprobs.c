@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/text/json_write.h"
@@ -51,11 +52,11 @@ void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n,
 /* --- completions --- */
 
 /* Code points that begin in the bytes. */
-static uint64_t code_points(const ProtobufCBinaryData *token)
+static uint64_t code_points(const char *bytes, size_t n_bytes)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < token->len; i++)
-        n += (token->data[i] & 0xC0) != 0x80;
+    for (size_t i = 0; i < n_bytes; i++)
+        n += ((unsigned char)bytes[i] & 0xC0) != 0x80;
     return n;
 }
 
@@ -121,10 +122,27 @@ void openai_logprobs_fini(struct openai_logprobs *lists)
     strbuf_fini(&lists->offsets);
 }
 
-void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob *const *list,
-                         size_t n)
+/* Returns the byte of the text where token i begins. The text of the first token may begin with the
+ * prompt's text. */
+static size_t begin_of(const struct openai_logprobs_text *text, size_t n_text, size_t i,
+                       const ProtobufCBinaryData *token)
 {
+    size_t end = (size_t)(text->ends[i ? i - 1 : 0] - text->begin);
+    end = end < n_text ? end : n_text;
+    bool is_shown = !i && token->len <= end && token->len &&
+                    memcmp(text->text + end - token->len, token->data, token->len) == 0;
+    return is_shown ? end - token->len : end;
+}
+
+void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob *const *list,
+                         size_t n, const struct openai_logprobs_text *text)
+{
+    size_t n_text = text ? strlen(text->text) : 0;
+    uint64_t before = lists->n_text;
     for (size_t i = 0; i < n; i++) {
+        const ProtobufCBinaryData *token = &list[i]->token;
+        if (text)
+            lists->n_text = before + code_points(text->text, begin_of(text, n_text, i, token));
         const char *comma = lists->tokens.n_bytes ? "," : "";
         strbuf_add_str(&lists->tokens, comma);
         write_name(&lists->tokens, &list[i]->token);
@@ -133,8 +151,10 @@ void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob
         strbuf_add_str(&lists->top, comma);
         write_top(&lists->top, list[i]);
         strbuf_printf(&lists->offsets, "%s%" PRIu64, comma, lists->n_text);
-        lists->n_text += code_points(&list[i]->token);
+        lists->n_text += code_points((const char *)token->data, token->len);
     }
+    if (text)
+        lists->n_text = before + code_points(text->text, n_text);
 }
 
 void openai_logprobs_join(struct openai_logprobs *lists, const struct openai_logprobs *first)
@@ -145,7 +165,6 @@ void openai_logprobs_join(struct openai_logprobs *lists, const struct openai_log
     strbuf_add(&lists->offsets, strbuf_str(&first->offsets), first->offsets.n_bytes);
     lists->tokens.failed |=
         first->tokens.failed | first->logprobs.failed | first->top.failed | first->offsets.failed;
-    lists->n_text = first->n_text;
 }
 
 static void write_list(struct strbuf *out, const char *before, const struct strbuf *list)

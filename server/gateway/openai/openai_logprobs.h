@@ -15,12 +15,20 @@ struct openai_logprobs {
     uint64_t n_text; /* code points of the tokens so far: the next text_offset */
 };
 
+/* The text of tokens, and where each token's text ends: byte ends[i] - begin. */
+struct openai_logprobs_text {
+    const char *text;
+    const uint32_t *ends;
+    uint64_t begin;
+};
+
 void openai_logprobs_fini(struct openai_logprobs *lists);
-/* Appends tokens. A NaN, which the first token of a prompt has, becomes null. A token that is no
- * complete UTF-8 is written as its bytes: "bytes:\xf0\x9f". */
+/* Appends tokens. Their offsets come from `text`; NULL: from the bytes of the tokens. A NaN, which
+ * the first token of a prompt has, becomes null. A token that is no complete UTF-8 is written as
+ * its bytes: "bytes:\xf0\x9f". */
 void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob *const *list,
-                         size_t n);
-/* Appends all tokens of another object, which comes first. */
+                         size_t n, const struct openai_logprobs_text *text);
+/* Appends all tokens of another object. */
 void openai_logprobs_join(struct openai_logprobs *lists, const struct openai_logprobs *first);
 /* Writes the object. */
 void openai_logprobs_write(const struct openai_logprobs *lists, struct strbuf *out);

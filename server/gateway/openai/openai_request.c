@@ -358,6 +358,7 @@ static const struct field fields[] = {
     {"add_special_tokens", BOTH, read_add_special_tokens, .at = 0},
     {"priority", BOTH, read_priority, AT(request.priority), HAS(request.has_priority)},
     {"cache_salt", BOTH, read_text, AT(request.cache_salt)},
+    {"parse_special", TEXT, read_bool, AT(parses_special)},
     {"user", BOTH, ignore_field, .at = 0},
     /* These would change what is generated, and are not built. */
     REFUSED("audio"),
@@ -474,7 +475,8 @@ static int complete(struct reader *r)
 
 static void init(struct openai_request *request, bool is_chat, bool is_strict)
 {
-    *request = (struct openai_request){.is_chat = is_chat, .ignored.is_strict = is_strict};
+    *request = (struct openai_request){
+        .is_chat = is_chat, .parses_special = true, .ignored.is_strict = is_strict};
     arena_init(&request->arena, 0, 0);
     strbuf_init(&request->ignored.names, 0);
     sluice__v1__generate_request__init(&request->request);
@@ -524,12 +526,14 @@ bool openai_request_choose(struct openai_request *request, size_t i)
     if (prompt->text) {
         out->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
         out->text = (char *)(uintptr_t)prompt->text;
+        out->parse_special_tokens = request->parses_special && !out->suffix[0];
         return true;
     }
     Sluice__V1__TokenIds *ids = arena_alloc(&request->arena, sizeof(*ids));
     if (!ids)
         return false;
     *ids = (Sluice__V1__TokenIds)SLUICE__V1__TOKEN_IDS__INIT;
+    out->parse_special_tokens = false;
     ids->ids = prompt->ids;
     ids->n_ids = prompt->n_ids;
     out->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS;

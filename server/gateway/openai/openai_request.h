@@ -28,7 +28,10 @@ struct openai_request {
     struct openai_prompts prompts; /* completions only */
     bool streams, include_usage, continuous_usage;
     bool has_stream_options;
-    bool echoes;      /* completions: the text begins with the prompt */
+    bool echoes; /* completions: the text begins with the prompt */
+    /* Completions: literals of special tokens in a text become these tokens, as peers do. Default
+     * true. */
+    bool parses_special;
     bool returns_ids; /* extra of vLLM: token_ids */
     bool wants_logprobs;
     bool wants_prompt_logprobs;   /* extra of vLLM */

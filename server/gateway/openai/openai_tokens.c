@@ -259,6 +259,7 @@ static struct tokens *make_tokens(struct openai_tokens *context, struct http_exc
     tokens->ignored.is_strict = context->is_strict;
     arena_init(&tokens->arena, 0, 0);
     sluice__v1__tokenize_request__init(&tokens->encode);
+    tokens->encode.parse_special_tokens = true; /* as for the prompt of completions */
     sluice__v1__detokenize_request__init(&tokens->decode);
     sluice__v1__chat__init(&tokens->chat);
     return tokens;
