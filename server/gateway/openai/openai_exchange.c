@@ -202,6 +202,7 @@ static int begin(struct openai_context *context, struct http_exchange *http,
                                             .prompt = choose_prompt,
                                             .n_prompts = openai_request_n_prompts(request),
                                             .streams = request->streams,
+                                            .ping_ms = context->ping_ms,
                                             .headers = headers};
     bool may_merge = request->is_chat && openai_chat_may_merge(&request->chat);
     if (request->ignored.names.n_bytes)
