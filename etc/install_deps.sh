@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that Sluice needs: `build` (compile and run) or `test` (build and tests).
+# Installs the Debian 12 packages that Sluice needs: `build` (compile and run), `test` (build and tests) or `browser` (for
+# tests/long.sh page).
 # Prints the packages. Does nothing, and needs no root, if all are installed.
 set -euo pipefail
 
@@ -10,11 +11,14 @@ test=(curl dpkg-dev libcmocka-dev openssl clang-14 clang-format-14 clang-tidy-14
       systemd-container
       golang-go golang-google-grpc-dev golang-google-genproto-dev golang-goprotobuf-dev)
 
+browser=(chromium fonts-dejavu-core)
+
 packages=("${build[@]}")
 case "${1:-build}" in
 build) ;;
 test) packages+=("${test[@]}") ;;
-*) echo "usage: etc/install_deps.sh [build|test]" >&2; exit 2 ;;
+browser) packages=("${browser[@]}") ;;
+*) echo "usage: etc/install_deps.sh [build|test|browser]" >&2; exit 2 ;;
 esac
 
 missing=()

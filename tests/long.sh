@@ -3,7 +3,7 @@
 # issue is resolved; results go to docs/log.
 #
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart
-#                              tokenizers models models-random bench peers shapes, or all
+#                              tokenizers models models-random bench page peers shapes, or all
 set -uo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in
@@ -227,6 +227,13 @@ part_bench() { # figures for docs/log
     run "engine" build/release/bin/bench_engine
 }
 
+part_page() { # the page of GET / in headless Chromium; look at the pictures
+    run "build dev" build dev
+    run "Chromium" etc/install_deps.sh browser
+    SLUICE_BIN=$root/build/dev/bin SLUICE_SHOTS=$root/build/page-shots run "page" pytest tests/e2e/long/long_page.py
+    echo "pictures: $root/build/page-shots"
+}
+
 part_peers() { # other engines on the same models, run in turn; the table for docs/log
     run "peers" tests/bench/peers.sh --json build/peers.json
 }
@@ -237,7 +244,7 @@ part_shapes() { # other families beside llama.cpp, and the load of a folder besi
 }
 
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers models models-random bench peers shapes)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers models models-random bench page peers shapes)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS

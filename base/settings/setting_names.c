@@ -52,6 +52,7 @@ static const struct name names[] = {
     {"handshake-timeout", SERVER},
     {"http-idle-timeout", SERVER},
     {"http-listen", SERVER | CLI},
+    {"http-open-metrics", SERVER},
     {"http-origins", SERVER | CLI},
     {"http-strict", SERVER | CLI},
     {"ids", WORKER},

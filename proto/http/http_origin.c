@@ -35,6 +35,14 @@ static bool is_this_machine(const char *host)
     return false;
 }
 
+/* Returns the length of "http://" or "https://"; 0: another text. */
+static size_t scheme_bytes(const char *origin)
+{
+    if (strncasecmp(origin, "http://", 7) == 0)
+        return 7;
+    return strncasecmp(origin, "https://", 8) == 0 ? 8 : 0;
+}
+
 bool http_origin_is_local(const char *origin)
 {
     static const char *const apps[] = {"app://", "file://", "tauri://", "vscode-webview://"};
@@ -42,15 +50,19 @@ bool http_origin_is_local(const char *origin)
     for (size_t i = 0; i < sizeof(apps) / sizeof(apps[0]); i++)
         if (strncasecmp(origin, apps[i], strlen(apps[i])) == 0)
             return true;
-    size_t n_scheme = strncasecmp(origin, "http://", 7) == 0    ? 7
-                      : strncasecmp(origin, "https://", 8) == 0 ? 8
-                                                                : 0;
+    size_t n_scheme = scheme_bytes(origin);
     return n_scheme && split_host(origin + n_scheme, host) && is_this_machine(host);
 }
 
 bool http_origin_is_listed(const char *origin, const char *list)
 {
     return http_head_list_has(list, "*") || http_head_list_has(list, origin);
+}
+
+bool http_origin_is_of_host(const char *origin, const char *host)
+{
+    size_t n_scheme = scheme_bytes(origin);
+    return n_scheme && *host && strcasecmp(origin + n_scheme, host) == 0;
 }
 
 bool http_origin_host_is_local(const char *host)

@@ -13,6 +13,9 @@ bool http_origin_is_local(const char *origin);
 /* True if `list` (elements between commas; "*": all) has the origin, compared without case. */
 bool http_origin_is_listed(const char *origin, const char *list);
 
+/* True if a page with this Origin is from the server that the request names in Host. */
+bool http_origin_is_of_host(const char *origin, const char *host);
+
 /* True for a Host that no other site can have: localhost, a name that ends with .localhost, or an
  * IP address, each with or without a port. */
 bool http_origin_host_is_local(const char *host);

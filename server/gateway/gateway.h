@@ -41,6 +41,7 @@ struct gateway_config {
     const char *http_listen;    /* see http_front.h; empty or NULL: no HTTP */
     const char *http_origins;   /* NULL: none */
     bool http_strict;           /* unknown fields of a JSON body are refused */
+    bool http_open_metrics;     /* /metrics over HTTP needs no key */
     const char *manager_socket; /* empty: routes come from routes_file only */
     const char *routes_file;    /* last known routes, rewritten on each change; empty: no file */
     struct access_config access;

@@ -34,6 +34,7 @@ int gateway_http_start(struct gateway *gateway, struct error *err)
     struct http_front_config config = {.listen = c->http_listen,
                                        .origins = c->http_origins ? c->http_origins : "",
                                        .access = gateway->access,
+                                       .metrics_are_open = c->http_open_metrics,
                                        .limits = &c->limits,
                                        .counters = &gateway->counters,
                                        .n_threads = (uint32_t)c->threads,

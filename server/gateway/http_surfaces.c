@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/gateway/page/page.h"
 
 /* Appends routes to the table, which has room. */
 static void add(struct http_surfaces *surfaces, const struct http_route *routes, size_t n)
@@ -62,6 +63,7 @@ int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surface
          .methods = HTTP_POST},
         {.path = "/info", .handle = tgi_exchange_info, .arg = &surfaces->tgi, .methods = HTTP_GET},
     };
+    const struct http_route page = {.path = "/", .page = page_reply};
     size_t n_openai = sizeof(openai) / sizeof(openai[0]);
     size_t n_tgi = sizeof(tgi) / sizeof(tgi[0]);
     *surfaces = (struct http_surfaces){
@@ -71,10 +73,11 @@ int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surface
                    .calls = config->texts,
                    .is_strict = config->is_strict},
         .tgi = {.dispatch = config->dispatch, .is_strict = config->is_strict}};
-    surfaces->routes = calloc(config->n_pages + n_openai + n_tgi, sizeof(*surfaces->routes));
+    surfaces->routes = calloc(config->n_pages + 1 + n_openai + n_tgi, sizeof(*surfaces->routes));
     if (!surfaces->routes)
         return error_no_memory(err);
     add(surfaces, config->pages, config->n_pages);
+    add(surfaces, &page, 1);
     add(surfaces, openai, n_openai);
     add(surfaces, tgi, n_tgi);
     return 0;

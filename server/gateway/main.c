@@ -43,6 +43,8 @@ static const struct option_spec own_specs[] = {
      "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
     {"http-strict", 0, OPTION_BOOL, FIELD(gateway.http_strict), "false", NULL,
      "refuse JSON bodies with unknown fields, or fields without effect", 0, 0},
+    {"http-open-metrics", 0, OPTION_BOOL, FIELD(gateway.http_open_metrics), "false", NULL,
+     "GET /metrics over HTTP needs no API key", 0, 0},
     {"manager", 'm', OPTION_STRING, FIELD(gateway.manager_socket), "", "PATH",
      "unix socket of the manager", 0, 0},
     {"routes-file", 0, OPTION_STRING, FIELD(gateway.routes_file), "", "PATH",

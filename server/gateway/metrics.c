@@ -25,6 +25,7 @@ enum {
     FAMILY_REPLICA_REQUESTS,
     FAMILY_REPLICA_KV,
     FAMILY_REPLICA_USABLE,
+    FAMILY_REPLICA_STATE,
     FAMILY_SERVING,
     FAMILY_SERVER_SERVING,
     FAMILY_ROUTE_GENERATION,
@@ -69,6 +70,11 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                .help = "1 if new requests may go to the replica.",
                                .type = METRIC_GAUGE,
                                .labels = {"model", "version", "replica"}},
+    [FAMILY_REPLICA_STATE] = {.name = "sluice_replica_state",
+                              .help = "1, with the state in which the manager's routes list the "
+                                      "replica as a label.",
+                              .type = METRIC_GAUGE,
+                              .labels = {"model", "version", "replica", "state"}},
     [FAMILY_SERVING] = {.name = "sluice_serving",
                         .help = "1 if the health of a loaded version is SERVING.",
                         .type = METRIC_GAUGE,
@@ -184,6 +190,22 @@ static void sample_replica(struct gateway_metrics *m, struct metrics_sink *sink,
                    (double)(load->free_kv_tokens - load->cached_kv_tokens));
 }
 
+/* The label has the word of the enum: REPLICA_STATE_READY is "READY". */
+static void sample_states(struct gateway_metrics *m, struct metrics_sink *sink, const route *r)
+{
+    static const char prefix[] = "REPLICA_STATE_";
+    for (size_t i = 0; i < r->n_replicas; i++) {
+        const Sluice__Manager__V1__RouteReplica *replica = r->replicas[i];
+        const ProtobufCEnumValue *state = protobuf_c_enum_descriptor_get_value(
+            &sluice__manager__v1__replica_state__descriptor, (int)replica->state);
+        if (!state)
+            continue; /* a newer manager's word */
+        const char *const values[] = {r->model, r->version, replica->id,
+                                      state->name + sizeof(prefix) - 1};
+        metrics_sample(sink, m->families[FAMILY_REPLICA_STATE], values, 1);
+    }
+}
+
 /* True if the version is loaded or has replicas. Routes also list versions that are only
  * registered, without figures. */
 static bool has_figures(const route *r)
@@ -224,6 +246,7 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
         const char *const values[] = {r->model, r->version};
         if (!has_figures(r))
             continue;
+        sample_states(m, sink, r);
         struct metrics_vllm_version sums = {.model = r->model, .version = r->version};
         uint64_t n_waiting = count_waiting(gateway, r);
         for (uint32_t k = 0; k < gateway->replicas.n_links; k++) {
@@ -235,6 +258,7 @@ static void sample_routes(struct gateway_metrics *m, struct metrics_sink *sink)
             sample_replica(m, sink, &view);
             sums.n_running += view.load.n_running;
             sums.n_waiting += view.load.n_queued;
+            sums.kv_block_tokens = view.load.kv_block_tokens;
             sums.kv_tokens += view.load.total_kv_tokens;
             sums.kv_tokens_used += view.load.total_kv_tokens - view.load.free_kv_tokens;
         }

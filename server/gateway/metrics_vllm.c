@@ -1,5 +1,6 @@
 #include "server/gateway/metrics_vllm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@ enum {
     FAMILY_WAITING,
     FAMILY_KV,
     FAMILY_KV_OLD,
+    FAMILY_KV_BLOCKS,
     FAMILY_SUCCESS,
     /* Aliases of other families. */
     FAMILY_FIRST_TOKEN,
@@ -47,6 +49,11 @@ static const struct metric_spec specs[N_FAMILIES] = {
                        .type = METRIC_GAUGE,
                        BY_MODEL,
                        .alias_of = "vllm:kv_cache_usage_perc"},
+    [FAMILY_KV_BLOCKS] = {.name = "vllm:cache_config_info",
+                          .help = "1, with the tokens of a KV block and the blocks of all replicas "
+                                  "as labels.",
+                          .type = METRIC_GAUGE,
+                          .labels = {"model_name", "version", "block_size", "num_gpu_blocks"}},
     [FAMILY_SUCCESS] = {.name = "vllm:request_success_total",
                         .help = "Ended requests: stop, length, and abort for cancelled requests.",
                         .type = METRIC_COUNTER,
@@ -153,6 +160,20 @@ void metrics_vllm_destroy(struct metrics_vllm *vllm)
     free(vllm);
 }
 
+/* Schedulers in front of several servers compute from these labels how many prefixes fit. */
+static void sample_blocks(struct metrics_vllm *vllm, struct metrics_sink *sink,
+                          const struct metrics_vllm_version *sums)
+{
+    char block_size[16], n_blocks[32];
+    const char *const values[] = {sums->model, sums->version, block_size, n_blocks};
+    if (!sums->kv_block_tokens)
+        return;
+    snprintf(block_size, sizeof(block_size), "%u", (unsigned)sums->kv_block_tokens);
+    snprintf(n_blocks, sizeof(n_blocks), "%llu",
+             (unsigned long long)(sums->kv_tokens / sums->kv_block_tokens));
+    metrics_sample(sink, vllm->families[FAMILY_KV_BLOCKS], values, 1);
+}
+
 void metrics_vllm_sample(struct metrics_vllm *vllm, struct metrics_sink *sink,
                          const struct metrics_vllm_version *sums)
 {
@@ -163,4 +184,5 @@ void metrics_vllm_sample(struct metrics_vllm *vllm, struct metrics_sink *sink,
     metrics_sample(sink, vllm->families[FAMILY_RUNNING], values, (double)sums->n_running);
     metrics_sample(sink, vllm->families[FAMILY_WAITING], values, (double)sums->n_waiting);
     metrics_sample(sink, vllm->families[FAMILY_KV], values, used);
+    sample_blocks(vllm, sink, sums);
 }

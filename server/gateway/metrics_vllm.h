@@ -21,6 +21,7 @@ struct metrics_vllm_version {
     const char *model, *version;
     uint64_t n_running, n_waiting;
     uint64_t kv_tokens, kv_tokens_used;
+    uint32_t kv_block_tokens; /* 0: not known */
 };
 void metrics_vllm_sample(struct metrics_vllm *vllm, struct metrics_sink *sink,
                          const struct metrics_vllm_version *sums); /* NULL: does nothing */

@@ -358,6 +358,11 @@ void access_set_stored_keys(struct access *access, struct api_keys *keys)
     api_keys_destroy(old);
 }
 
+bool access_has_keys(const struct access *access)
+{
+    return access->keys_path != NULL;
+}
+
 struct rpc_tls *access_tls(const struct access *access)
 {
     return access->tls;

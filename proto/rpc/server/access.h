@@ -63,6 +63,9 @@ void access_destroy(struct access *access);
 struct api_keys;
 void access_set_stored_keys(struct access *access, struct api_keys *keys);
 
+/* True if callers over TCP without a certificate need an API key. */
+bool access_has_keys(const struct access *access);
+
 /* NULL without TLS; borrowed until destroy. */
 struct rpc_tls *access_tls(const struct access *access);
 

@@ -61,11 +61,14 @@ static const struct http_route own_pages[] = {
 
 enum { N_OWN_PAGES = sizeof(own_pages) / sizeof(own_pages[0]) };
 
-/* True for a page. A POST to the path of a page goes to an API. */
+/* True for a GET of a page. The figures need a key like everything else, unless an option opens
+ * them. Another method on the path of a page is no page. */
 static bool is_open(const struct http_front *front, const struct http_head *head)
 {
-    if (head->method == HTTP_POST)
-        return false;
+    if (head->method != HTTP_GET && head->method != HTTP_HEAD)
+        return head->method == HTTP_OPTIONS;
+    if (strcmp(head->path, "/metrics") == 0)
+        return front->config.metrics_are_open;
     for (size_t i = 0; i < front->n_routes; i++)
         if (front->routes[i].page && strcmp(front->routes[i].path, head->path) == 0)
             return true;
@@ -127,6 +130,18 @@ static bool reply_preflight(struct http_exchange *exchange)
     return true;
 }
 
+/* True for a page of this server. A site can make its own name lead to this server, and its page
+ * then has the server's Origin. No site can do that with an address or under TLS, and none has a
+ * user's key. */
+static bool is_own_page(const struct listener *listener, const struct http_request *request,
+                        const char *origin)
+{
+    const char *host = http_head_header(&request->head, "host");
+    return host && http_origin_is_of_host(origin, host) &&
+           (http_origin_host_is_local(host) || request->is_tls ||
+            access_has_keys(listener->front->config.access));
+}
+
 /* Checks from which page a browser sends the request. True if the request is answered. */
 static bool check_origin(const struct listener *listener, struct http_exchange *exchange)
 {
@@ -139,7 +154,8 @@ static bool check_origin(const struct listener *listener, struct http_exchange *
                       "Host: the name is not this machine's; use localhost or an address");
     if (!origin)
         return false;
-    if (!http_origin_is_local(origin) && !http_origin_is_listed(origin, listed))
+    if (!http_origin_is_local(origin) && !http_origin_is_listed(origin, listed) &&
+        !is_own_page(listener, http_exchange_request(exchange), origin))
         return refuse(exchange, 403,
                       "Origin: pages of this site may not use the server; --http-origins allows "
                       "them");
@@ -178,7 +194,7 @@ static bool check_caller(const struct listener *listener, struct http_exchange *
     struct access_identity identity;
     struct error err;
     char headers[HTTP_ERROR_HEADER_BYTES];
-    if (is_open(listener->front, head) || head->method == HTTP_OPTIONS)
+    if (is_open(listener->front, head))
         return false;
     peer.n_authorization = peer.authorization ? strlen(peer.authorization) : 0;
     peer.sends_many = count_headers(head, "authorization") + count_headers(head, "x-api-key") > 1;

@@ -2,9 +2,9 @@
  * probes. The paths of the APIs come from the rooms above. HTTP is a translator: no path has a
  * function that gRPC lacks.
  *
- * Open to all callers: /health, /ping, /version, /metrics and the preflight of CORS. All other
- * paths need what an RPC needs (access.h). Where keys are configured, that is an API key as
- * Authorization or x-api-key, or a client certificate. */
+ * Open to all callers: GET of / (page.h), /health, /healthz, /ping and /version, and the preflight
+ * of CORS. All other paths need what an RPC needs (access.h). Where keys are configured, that is an
+ * API key as Authorization or x-api-key, or a client certificate. An option opens /metrics. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,6 +23,7 @@ struct http_front_config {
     const char *listen;  /* addresses between commas; see http_server.h */
     const char *origins; /* further origins of web pages, between commas; "*": all */
     struct access *access;
+    bool metrics_are_open; /* /metrics needs no key */
     const struct gateway_limits *limits;
     struct counters *counters;
     const struct http_route *routes; /* /metrics and the paths of the APIs */

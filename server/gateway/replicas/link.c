@@ -179,6 +179,7 @@ static void store_load(struct link *link, const Sluice__Worker__V1__Load *load)
         .free_kv_tokens = load->free_kv_tokens,
         .cached_kv_tokens = load->cached_kv_tokens,
         .total_kv_tokens = load->total_kv_tokens,
+        .kv_block_tokens = load->kv_block_tokens,
     };
     meter_load(link->meter, &link->totals, &totals);
 }

@@ -119,6 +119,7 @@ void worker_fill_load(const struct worker *worker, struct engine *engine,
     load->n_ready = stats.n_ready;
     load->free_kv_tokens = (uint64_t)stats.n_blocks_free * worker->kv_block_tokens;
     load->total_kv_tokens = (uint64_t)stats.n_blocks * worker->kv_block_tokens;
+    load->kv_block_tokens = worker->kv_block_tokens;
     load->step_ns = stats.last_step_ns > 0 ? (uint64_t)stats.last_step_ns : 0;
     load->progress = stats.progress_counter;
     load->queued_prompt_tokens = stats.queued_prompt_tokens;

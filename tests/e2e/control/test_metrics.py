@@ -213,6 +213,8 @@ def test_vllm_names_say_the_same(measured):
         next(call)
     measured.wait(lambda: Scrape(measured.metrics_port).sum("vllm:num_requests_running", model_name="smol") == 1, 5, "1 runs")
     assert 0 < Scrape(measured.metrics_port).sum("vllm:kv_cache_usage_perc", model_name="smol") <= 1
+    (blocks,) = scrape.samples("vllm:cache_config_info", model_name="smol")
+    assert blocks.value == 1 and int(blocks.labels["block_size"]) * int(blocks.labels["num_gpu_blocks"]) == sum(kv(measured).values())
     call.cancel()
     settle(measured)
 

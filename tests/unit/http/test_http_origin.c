@@ -62,9 +62,23 @@ static void test_hosts_that_no_site_can_have(void **state)
             fail_msg("%s is local", foreign[i]);
 }
 
+static void test_a_page_is_of_the_host_that_served_it(void **state)
+{
+    (void)state;
+    assert_true(http_origin_is_of_host("http://gpu.example:8000", "gpu.example:8000"));
+    assert_true(http_origin_is_of_host("https://GPU.example", "gpu.example"));
+    assert_true(http_origin_is_of_host("http://[2001:db8::1]:8000", "[2001:db8::1]:8000"));
+    assert_false(http_origin_is_of_host("http://gpu.example:8000", "gpu.example"));
+    assert_false(http_origin_is_of_host("http://gpu.example.evil", "gpu.example"));
+    assert_false(http_origin_is_of_host("ftp://gpu.example", "gpu.example"));
+    assert_false(http_origin_is_of_host("null", "null"));
+    assert_false(http_origin_is_of_host("http://", ""));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_page_is_of_the_host_that_served_it),
         cmocka_unit_test(test_pages_of_this_machine_are_local),
         cmocka_unit_test(test_lists_allow_whole_origins),
         cmocka_unit_test(test_hosts_that_no_site_can_have),
