@@ -1,6 +1,6 @@
 /* http_origin.h: decides which web pages may use a server. A page of any site can make a browser
- * send requests to a server on the same machine. The browser names the page's site in Origin, and
- * lets the page read an answer only if the answer allows that. With DNS rebinding a site's own name
+ * send requests to a server on the same machine. The browser names the page's site in Origin. The
+ * page may read an answer only if the answer allows that. With DNS rebinding a site's own name
  * leads to the server's address; the name then stands in Host. Pure functions; any thread. */
 #pragma once
 
@@ -17,5 +17,5 @@ bool http_origin_is_listed(const char *origin, const char *list);
 bool http_origin_is_of_host(const char *origin, const char *host);
 
 /* True for a Host that no other site can have: localhost, a name that ends with .localhost, or an
- * IP address, each with or without a port. */
+ * IP address. Each may have a port. */
 bool http_origin_host_is_local(const char *host);
