@@ -45,6 +45,8 @@ int engine_health(struct engine *engine, struct error *err);
 /* --- facts: immutable, borrowed until close --- */
 
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
+/* True if a model with this tokenizer has markers of reasoning. */
+bool engine_tells_reasoning(const struct tokenizer *tok);
 /* The model's chat templates by name; never NULL, maybe empty. */
 const struct chat_templates *engine_chat_templates(const struct engine *engine);
 /* The draft model's file name and longest sequence; NULL and 0 without a draft model. */
@@ -79,6 +81,9 @@ struct engine_request {
     uint32_t n_prompt_logprobs_known; /* the first ones are not emitted again (resume) */
     /* emit the prompt's text first; emit special tokens' text */
     bool return_full_text, keep_special_tokens;
+    enum engine_reasoning reasoning;
+    /* A chat template whose markers count before the model's; NULL: the model's. */
+    const char *reasoning_template;
     int32_t priority;       /* higher runs first; 0: normal */
     int64_t deadline_ns;    /* CLOCK_MONOTONIC; 0: none */
     int64_t arrived_ns;     /* CLOCK_MONOTONIC: order of arrival; 0: the time of submit */
@@ -160,12 +165,14 @@ struct engine_event {
      * entry per new id */
     const uint32_t *text_shares;
     uint32_t n_text_shares, n_text_bytes;
-    const char *text; /* [n_text_bytes] complete UTF-8 of the released ids, not NUL-terminated */
+    bool is_reasoning; /* text and ids that this event releases are reasoning */
+    const char *text;  /* [n_text_bytes] complete UTF-8 of the released ids, not NUL-terminated */
     const struct engine_logprob *logprobs; /* [n_ids] or NULL; PROMPT: for n_ids prompt tokens */
     uint32_t first_prompt_token;           /* PROMPT: index of the first of these tokens */
     enum finish_reason reason;             /* set by FINISHED */
     const char *matched_stop;              /* FINISHED by a stop string, else NULL */
     int64_t matched_stop_id;               /* FINISHED by a token id, else -1 */
+    uint32_t n_reasoning;                  /* FINISHED: ids of the choice that are reasoning */
     bool last;                             /* FINISHED: the request's last choice; usage is valid */
     struct engine_usage usage;
     int status; /* FINISH_ERROR: enum status, with its message */
@@ -177,7 +184,8 @@ int engine_event_buffer_create(struct engine_event_buffer **out_buffer, struct e
 void engine_event_buffer_destroy(struct engine_event_buffer *buffer);
 
 /* Takes all pending events and returns their number. *out_events is borrowed from `buffer` until
- * the next call. All tokens of a choice since the last read form one event. Only a single reader at
+ * the next call. All tokens of a choice since the last read form one event, or one for each run of
+ * reasoning and of content; the first event has all new ids. Only a single reader at
  * a time. */
 size_t engine_read_events(struct engine *engine, struct engine_event_buffer *buffer,
                           const struct engine_event **out_events);

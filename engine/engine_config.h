@@ -187,6 +187,14 @@ enum engine_drafter {
     ENGINE_DRAFTER_MODEL, /* the draft model of the config */
 };
 
+/* How the reasoning of a model is told from its content (engine/request/reasoning.h). */
+enum engine_reasoning {
+    ENGINE_REASONING_OFF,     /* all text is content, markers included */
+    ENGINE_REASONING_SPLIT,   /* the thought may be open at the end of the prompt */
+    ENGINE_REASONING_THINKS,  /* the prompt ends within a thought */
+    ENGINE_REASONING_ANSWERS, /* the prompt ends within an answer */
+};
+
 struct engine_speculate {
     enum engine_drafter drafter;
     /* most drafted tokens of a sequence per step; 0: the engine's number */

@@ -142,6 +142,7 @@ void engine_get_stats(const struct engine *engine, struct engine_stats *out_stat
 struct engine_usage {
     uint32_t n_prompt_tokens, n_generated_tokens, n_cached_tokens, n_preemptions;
     uint32_t n_drafted_tokens, n_accepted_tokens; /* accepted tokens are generated tokens too */
+    uint32_t n_reasoning_tokens;                  /* generated tokens that are reasoning */
     int64_t queue_ns, prefill_ns, decode_ns;
 };
 

@@ -28,9 +28,11 @@ static void fill_usage(struct request *r)
     u->n_preemptions = r->n_preemptions;
     u->n_drafted_tokens = r->n_drafted_tokens;
     u->n_accepted_tokens = r->n_accepted_tokens;
-    u->n_generated_tokens = 0;
-    for (uint32_t i = 0; i < r->n_choices; i++)
+    u->n_generated_tokens = u->n_reasoning_tokens = 0;
+    for (uint32_t i = 0; i < r->n_choices; i++) {
         u->n_generated_tokens += r->choices[i].n_ids;
+        u->n_reasoning_tokens += r->choices[i].output->published.n_reasoning;
+    }
     u->queue_ns = active ? active - r->submitted_ns : 0;
     u->prefill_ns = r->active_ns && first ? first - r->active_ns : 0;
     u->decode_ns = r->ended_ns && r->first_token_ns ? r->ended_ns - r->first_token_ns : 0;
@@ -168,6 +170,7 @@ static bool reserve_events(struct engine_event_buffer *b, const struct request *
     for (uint32_t i = 0; i < r->n_choices; i++) {
         const struct request_output *out = r->choices[i].output;
         uint32_t n_new = out->published.n_ids - out->published.n_ids_read;
+        n_events += out->published.runs.n;
         n_ids += n_new + (out->published.n_released - out->published.n_released_read);
         n_logprobs += r->want_logprobs ? n_new : 0;
         n_text += out->published.text.n_bytes + sizeof(out->message) + STOP_MAX_BYTES + 1;
@@ -208,23 +211,22 @@ static void read_prompt(struct engine_event_buffer *b, struct request *r)
     r->published.n_scored_read += n;
 }
 
-static void read_tokens(struct engine_event_buffer *b, const struct request *r,
-                        struct sequence *seq)
+/* Adds an event with the released ids and the text of one run; `text` is the text of the run. */
+static void read_run(struct engine_event_buffer *b, const struct request *r, struct sequence *seq,
+                     const struct output_run *run, const char *text)
 {
     struct request_output *out = seq->output;
     uint32_t begin = out->published.n_ids_read, n = out->published.n_ids - begin;
-    if (!n && !out->published.text.n_bytes &&
-        out->published.n_released == out->published.n_released_read)
-        return;
     struct engine_event *event = add_event(b, r, ENGINE_EVENT_TOKENS, seq->choice);
+    event->is_reasoning = run->is_reasoning;
     event->n_ids = n;
-    event->n_released = out->published.n_released;
-    event->n_text_bytes = (uint32_t)out->published.text.n_bytes;
+    event->n_text_bytes = run->n_bytes;
     if (n)
         memcpy(b->ids + b->n_ids, seq->ids + begin, n * sizeof(*b->ids));
     b->n_ids += n;
     uint32_t n_before = out->published.n_released_read;
-    event->n_text_shares = out->published.n_released - n_before;
+    event->n_released = n_before + run->n_ids;
+    event->n_text_shares = run->n_ids;
     b->slices[b->n_events - 1].shares = b->n_ids;
     memcpy(b->ids + b->n_ids, seq->text_bytes + n_before, event->n_text_shares * sizeof(*b->ids));
     b->n_ids += event->n_text_shares;
@@ -233,11 +235,30 @@ static void read_tokens(struct engine_event_buffer *b, const struct request *r,
         b->n_logprobs += n;
         event->logprobs = b->logprobs; /* not NULL: present; set_pointers() sets the address */
     }
-    memcpy(b->text + b->n_text, out->published.text.data, out->published.text.n_bytes);
-    b->n_text += out->published.text.n_bytes;
-    out->published.text.n_bytes = 0;
+    memcpy(b->text + b->n_text, text, run->n_bytes);
+    b->n_text += run->n_bytes;
     out->published.n_ids_read = out->published.n_ids;
-    out->published.n_released_read = out->published.n_released;
+    out->published.n_released_read = event->n_released;
+}
+
+static void read_tokens(struct engine_event_buffer *b, const struct request *r,
+                        struct sequence *seq)
+{
+    struct request_output *out = seq->output;
+    struct output_runs *runs = &out->published.runs;
+    const char *text = out->published.text.data;
+    const struct output_run whole = {.n_ids =
+                                         out->published.n_released - out->published.n_released_read,
+                                     .n_bytes = (uint32_t)out->published.text.n_bytes};
+    bool any = whole.n_ids || whole.n_bytes || out->published.n_ids > out->published.n_ids_read;
+    if (any && !runs->n)
+        read_run(b, r, seq, &whole, text);
+    for (size_t i = 0; i < runs->n; i++) {
+        read_run(b, r, seq, &runs->runs[i], text);
+        text += runs->runs[i].n_bytes;
+    }
+    runs->n = 0;
+    out->published.text.n_bytes = 0;
 }
 
 /* Copies a string with its NUL. Returns the offset of the copy. */
@@ -261,6 +282,7 @@ static void read_finish(struct engine_event_buffer *b, struct request *r, struct
     struct slices *slices = &b->slices[b->n_events - 1];
     event->reason = out->published.reason;
     event->n_released = out->published.n_released;
+    event->n_reasoning = out->published.n_reasoning;
     event->matched_stop_id = out->matched_stop_id;
     event->last = last;
     event->status = event->reason == FINISH_ERROR ? out->status : 0;

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "engine/core/engine_private.h"
+#include "engine/request/reasoning_families.h"
 #include "engine/request/request_output.h"
 #include "engine/request/sequence.h"
 #include "engine/request/stop.h"
@@ -110,6 +111,11 @@ static int reserve_place(struct engine *e, struct error *err)
     return count_refusal(e, err, REASON_QUEUE_FULL);
 }
 
+bool engine_tells_reasoning(const struct tokenizer *tok)
+{
+    return reasoning_families_of(tok) != NULL;
+}
+
 static int make_request(struct engine *e, const struct engine_request *req,
                         struct request **out_request, struct error *err)
 {
@@ -120,8 +126,7 @@ static int make_request(struct engine *e, const struct engine_request *req,
     r->submitted_ns = clock_now_ns();
     r->caller_hash = admission_caller(r->caller);
     for (uint32_t i = 0; i < r->n_choices; i++) {
-        const struct engine_resume *resume = req->resume ? &req->resume[i] : NULL;
-        rc = request_output_create(&r->choices[i], e->tokenizer, resume, err);
+        rc = request_output_create(&r->choices[i], e->tokenizer, req, err);
         if (rc) {
             request_release(r);
             return rc;

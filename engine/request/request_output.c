@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/request/reasoning.h"
 #include "engine/request/sequence.h"
 #include "engine/request/stop.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/tokenizer.h"
 
-enum { FIRST_TEXT_BYTES = 512 };
+enum { FIRST_TEXT_BYTES = 512, FIRST_RUNS = 4 };
 
 static bool reserve_text(struct output_text *text, size_t n_more)
 {
@@ -47,9 +48,31 @@ void request_output_end(struct sequence *seq, enum finish_reason reason, int sta
     snprintf(out->message, sizeof(out->message), "%s", message);
 }
 
+/* Adds a run, or lengthens the last one. Returns false without memory. */
+static bool add_run(struct output_runs *list, struct output_run run)
+{
+    struct output_run *last = list->n ? &list->runs[list->n - 1] : NULL;
+    if (last && last->is_reasoning == run.is_reasoning) {
+        last->n_ids += run.n_ids;
+        last->n_bytes += run.n_bytes;
+        return true;
+    }
+    if (!list->runs || list->n == list->capacity) {
+        size_t want = list->capacity ? 2 * list->capacity : FIRST_RUNS;
+        struct output_run *more = realloc(list->runs, want * sizeof(*more));
+        if (!more)
+            return false;
+        list->runs = more;
+        list->capacity = want;
+    }
+    list->runs[list->n++] = run;
+    return true;
+}
+
 /* Adds text of n_ids further ids. Text that a resuming client has already is dropped. Prompt ids
  * are not counted: their text belongs to the first generated id. */
-static void stage_text(struct sequence *seq, const char *text, size_t n_bytes, uint32_t n_ids)
+static void stage_text(struct sequence *seq, bool is_reasoning, const char *text, size_t n_bytes,
+                       uint32_t n_ids)
 {
     struct request_output *out = seq->output;
     size_t skip = n_bytes < out->n_skip_bytes ? n_bytes : out->n_skip_bytes;
@@ -57,14 +80,18 @@ static void stage_text(struct sequence *seq, const char *text, size_t n_bytes, u
     out->n_skip_bytes -= skip;
     out->n_prompt_held -= n_prompt;
     out->n_released += n_ids - n_prompt;
-    if (!add_text(&out->staged, text + skip, n_bytes - skip)) {
+    out->n_reasoning += is_reasoning ? n_ids - n_prompt : 0;
+    const struct output_run run = {is_reasoning, n_ids - n_prompt, (uint32_t)(n_bytes - skip)};
+    if (!add_text(&out->staged, text + skip, n_bytes - skip) ||
+        (out->reasoning && !add_run(&out->staged_runs, run))) {
         request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
                            "no memory for generated text");
         return;
     }
-    /* New text always comes with new ids, so readers have not seen this id's entry yet. */
+    /* Readers have not seen the entry of a new id yet. Text without ids comes only where one id
+     * has reasoning and content; it belongs to no entry. */
     uint32_t at = out->n_released ? out->n_released - 1 : 0;
-    if (n_bytes > skip && at < seq->max_ids)
+    if (n_bytes > skip && n_ids && at < seq->max_ids)
         seq->text_bytes[at] += (uint32_t)(n_bytes - skip);
 }
 
@@ -72,7 +99,8 @@ static void stage_units(struct sequence *seq, const struct stop_delta *delta)
 {
     size_t begin = 0;
     for (size_t i = 0; i < delta->n_units; i++) {
-        stage_text(seq, delta->text + begin, delta->units[i].end - begin, delta->units[i].n_ids);
+        stage_text(seq, false, delta->text + begin, delta->units[i].end - begin,
+                   delta->units[i].n_ids);
         begin = delta->units[i].end;
     }
 }
@@ -95,14 +123,14 @@ static void take_stop(struct sequence *seq, const struct stop_set *set,
     end_by_stop(seq, set, delta->i_matched);
 }
 
-/* Passes text of further ids through the stop matcher. */
-static void release_text(struct sequence *seq, const struct detokenizer_delta *delta, bool armed)
+/* Passes content of further ids through the stop matcher. */
+static void release_content(struct sequence *seq, const struct detokenizer_delta *delta, bool armed)
 {
     struct request_output *out = seq->output;
     struct stop_delta stop;
     struct error err;
     if (!out->stop) {
-        stage_text(seq, delta->text, delta->n_bytes, delta->n_released);
+        stage_text(seq, false, delta->text, delta->n_bytes, delta->n_released);
         return;
     }
     /* Text that a resuming client has already did not end the choice then, so it does not end the
@@ -115,6 +143,71 @@ static void release_text(struct sequence *seq, const struct detokenizer_delta *d
         return;
     }
     take_stop(seq, seq->request->stop_set, &stop);
+}
+
+/* Stop strings do not match in reasoning. Content before it is settled. */
+static void release_reasoning(struct sequence *seq, const char *text, size_t n_bytes,
+                              uint32_t n_ids)
+{
+    struct request_output *out = seq->output;
+    struct stop_delta stop;
+    if (out->stop && !out->was_reasoning) {
+        stop_matcher_replace(out->stop, seq->request->stop_set, false, &stop);
+        stage_units(seq, &stop);
+    }
+    out->was_reasoning = true;
+    out->past_skip |= n_bytes > out->n_skip_bytes;
+    stage_text(seq, true, text, n_bytes, n_ids);
+}
+
+static void release_parts(struct sequence *seq, const struct reasoning_delta *delta, bool armed)
+{
+    struct request_output *out = seq->output;
+    size_t begin = 0;
+    for (size_t i = 0; i < delta->n_parts && out->reason == FINISH_NONE; i++) {
+        const struct reasoning_part *part = &delta->parts[i];
+        const struct detokenizer_delta text = {delta->text + begin, part->end - begin, part->n_ids};
+        if (part->is_reasoning) {
+            release_reasoning(seq, text.text, text.n_bytes, text.n_released);
+        } else {
+            out->was_reasoning = false;
+            release_content(seq, &text, armed);
+        }
+        begin = part->end;
+    }
+}
+
+/* Passes text of further ids on. `token`: the id of a marker's token, or -1. */
+static void release_token(struct sequence *seq, int64_t token,
+                          const struct detokenizer_delta *delta, bool armed)
+{
+    struct request_output *out = seq->output;
+    struct reasoning_delta parts;
+    struct error err;
+    if (!out->reasoning)
+        release_content(seq, delta, armed);
+    else if (reasoning_push(out->reasoning, token, delta->text, delta->n_bytes, delta->n_released,
+                            &parts, &err))
+        request_output_end(seq, FINISH_ERROR, err.status, err.message);
+    else
+        release_parts(seq, &parts, armed);
+}
+
+static void release_text(struct sequence *seq, const struct detokenizer_delta *delta, bool armed)
+{
+    release_token(seq, -1, delta, armed);
+}
+
+static void flush_reasoning(struct sequence *seq, bool armed)
+{
+    struct reasoning_delta parts;
+    struct error err;
+    if (!seq->output->reasoning)
+        return;
+    if (reasoning_flush(seq->output->reasoning, &parts, &err))
+        request_output_end(seq, FINISH_ERROR, err.status, err.message);
+    else
+        release_parts(seq, &parts, armed);
 }
 
 /* Releases the text that detokenizer and stop matcher hold. The detokenizer's text may still
@@ -130,6 +223,7 @@ static void flush_text(struct sequence *seq, bool armed)
         return;
     }
     release_text(seq, &delta, armed);
+    flush_reasoning(seq, armed);
     if (!out->stop || out->reason != FINISH_NONE)
         return;
     stop_matcher_flush(out->stop, &stop);
@@ -138,12 +232,24 @@ static void flush_text(struct sequence *seq, bool armed)
 
 static void push_id(struct sequence *seq, uint32_t id, bool armed)
 {
+    struct request_output *out = seq->output;
     struct detokenizer_delta delta;
     struct error err;
-    if (detokenizer_push(seq->output->detok, id, &delta, &err))
+    bool marks = out->reasoning && reasoning_has_token(out->reasoning, id);
+    int rc = 0;
+    if (marks && detokenizer_n_held(out->detok)) { /* a marker's token comes alone */
+        rc = detokenizer_flush(out->detok, &delta, &err);
+        if (!rc)
+            release_text(seq, &delta, armed);
+        if (out->reason != FINISH_NONE)
+            return;
+    }
+    if (!rc)
+        rc = detokenizer_push(out->detok, id, &delta, &err);
+    if (rc)
         request_output_end(seq, FINISH_ERROR, err.status, err.message);
     else
-        release_text(seq, &delta, armed);
+        release_token(seq, marks && delta.n_released ? (int64_t)id : -1, &delta, armed);
 }
 
 /* Index of the stop string that equals the literal text of control token `id`, or -1. A hidden
@@ -153,6 +259,9 @@ static int32_t find_literal_stop(const struct sequence *seq, uint32_t id)
     const struct request *r = seq->request;
     const struct tokenizer *tok = detokenizer_tokenizer(seq->output->detok);
     size_t n_bytes;
+    const struct reasoning *reasoning = seq->output->reasoning;
+    if (reasoning && reasoning_is_thinking(reasoning))
+        return -1;
     if (r->keep_special_tokens || !r->stop_set || tokenizer_token_kind(tok, id) != TOKEN_CONTROL)
         return -1;
     const char *bytes = tokenizer_token_bytes(tok, id, &n_bytes);
@@ -173,9 +282,10 @@ static void end_by_literal(struct sequence *seq, uint32_t id, int32_t i_matched)
     }
     if (r->include_stop) {
         release_text(seq, &delta, false);
+        flush_reasoning(seq, false);
         delta = (struct detokenizer_delta){.n_released = 1};
         delta.text = tokenizer_token_bytes(detokenizer_tokenizer(out->detok), id, &delta.n_bytes);
-        release_text(seq, &delta, false);
+        release_content(seq, &delta, false);
     }
     flush_text(seq, false);
     end_by_stop(seq, r->stop_set, i_matched);
@@ -266,6 +376,7 @@ static int replay_ids(struct sequence *seq, const struct engine_resume *resume, 
         request_output_end(seq, FINISH_STOP, 0, "");
     out->published.n_ids = out->published.n_ids_read = resume->n_ids;
     if (!out->staged.n_bytes) {
+        out->staged_runs.n = 0;
         out->published.n_released_read = out->n_released;
         memset(seq->text_bytes, 0, out->n_released * sizeof(*seq->text_bytes));
     }
@@ -288,9 +399,38 @@ static int take_prompt(struct sequence *seq, struct error *err)
     return 0;
 }
 
-int request_output_create(struct sequence *seq, const struct tokenizer *tok,
-                          const struct engine_resume *resume, struct error *err)
+/* Creates the part that tells reasoning from content, where the request and the model have it. */
+static int create_reasoning(struct sequence *seq, const struct tokenizer *tok,
+                            const struct engine_request *req, struct error *err)
 {
+    const struct request *r = seq->request;
+    const struct reasoning_family *family = NULL;
+    if (req->reasoning == ENGINE_REASONING_OFF || r->return_full_text)
+        return 0;
+    if (req->reasoning_template)
+        family = reasoning_families_in_template(req->reasoning_template);
+    if (!family)
+        family = reasoning_families_of(tok);
+    if (!family)
+        return 0;
+    struct reasoning *reasoning;
+    int rc = reasoning_create(family, tok, &reasoning, err);
+    if (rc)
+        return rc;
+    seq->output->reasoning = reasoning;
+    if (req->reasoning == ENGINE_REASONING_SPLIT)
+        reasoning_read_prompt(reasoning, tok, r->prompt, r->n_prompt);
+    else
+        reasoning_set_state(reasoning, req->reasoning == ENGINE_REASONING_THINKS
+                                           ? REASONING_THINKS
+                                           : REASONING_ANSWERS);
+    return 0;
+}
+
+int request_output_create(struct sequence *seq, const struct tokenizer *tok,
+                          const struct engine_request *req, struct error *err)
+{
+    const struct engine_resume *resume = req->resume ? &req->resume[seq->choice] : NULL;
     const struct request *r = seq->request;
     struct request_output *out = calloc(1, sizeof(*out));
     if (!out || !reserve_text(&out->staged, 1) || !reserve_text(&out->published.text, 1)) {
@@ -302,6 +442,8 @@ int request_output_create(struct sequence *seq, const struct tokenizer *tok,
     int rc = detokenizer_create(tok, !r->keep_special_tokens, &out->detok, err);
     if (!rc && r->stop_set)
         rc = stop_matcher_create(r->stop_set, &out->stop, err);
+    if (!rc)
+        rc = create_reasoning(seq, tok, req, err);
     if (!rc && resume)
         out->n_skip_bytes = resume->n_text_bytes;
     if (!rc && r->return_full_text)
@@ -314,6 +456,9 @@ void request_output_destroy(struct request_output *out)
     if (!out)
         return;
     detokenizer_destroy(out->detok);
+    reasoning_destroy(out->reasoning);
+    free(out->staged_runs.runs);
+    free(out->published.runs.runs);
     stop_matcher_destroy(out->stop);
     free(out->staged.data);
     free(out->published.text.data);
@@ -325,7 +470,11 @@ bool request_output_publish(struct sequence *seq)
     struct request_output *out = seq->output;
     /* The prompt's text is published with the first released id, to which it belongs. */
     if (out->n_released || out->reason != FINISH_NONE) {
-        if (!add_text(&out->published.text, out->staged.data, out->staged.n_bytes))
+        bool ok = add_text(&out->published.text, out->staged.data, out->staged.n_bytes);
+        for (size_t i = 0; i < out->staged_runs.n && ok; i++)
+            ok = add_run(&out->published.runs, out->staged_runs.runs[i]);
+        out->staged_runs.n = 0;
+        if (!ok)
             request_output_end(seq, FINISH_ERROR, STATUS_RESOURCE_EXHAUSTED,
                                "no memory for generated text");
         out->staged.n_bytes = 0;
@@ -333,6 +482,7 @@ bool request_output_publish(struct sequence *seq)
     /* Ids whose text is deferred are not published yet (engine_loop.c). */
     out->published.n_ids = out->reason != FINISH_NONE ? seq->n_ids : out->n_taken;
     out->published.n_released = out->n_released;
+    out->published.n_reasoning = out->n_reasoning;
     out->published.reason = out->reason;
     return out->published.n_ids > out->published.n_ids_read ||
            out->published.n_released > out->published.n_released_read ||

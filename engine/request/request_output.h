@@ -12,7 +12,7 @@
 #include "engine/request/stop.h"
 
 struct detokenizer;
-struct engine_resume;
+struct reasoning;
 struct request;
 struct sequence;
 struct stop_matcher;
@@ -23,38 +23,56 @@ struct output_text {
     size_t n_bytes, capacity;
 };
 
+/* Released ids of one kind, and their text. Without a struct reasoning there are none. */
+struct output_run {
+    bool is_reasoning;
+    uint32_t n_ids;
+    uint32_t n_bytes;
+};
+
+struct output_runs {
+    struct output_run *runs;
+    size_t n, capacity;
+};
+
 struct request_output {
     struct detokenizer *detok;
-    struct stop_matcher *stop; /* NULL without stop strings */
-    uint32_t n_taken;          /* ids of the sequence taken so far */
-    uint32_t n_released;       /* the first ids whose text is released */
-    uint32_t n_prompt_held;    /* prompt ids (return_full_text) whose text is not released */
-    size_t n_skip_bytes;       /* text that a resuming client has, still to be dropped */
-    bool past_skip;            /* all that text was dropped: stop strings match from here on */
-    enum finish_reason reason; /* FINISH_NONE while the choice runs */
-    bool matched;              /* a stop string matched, and matched_stop holds it */
+    struct reasoning *reasoning; /* NULL: all text is content */
+    struct stop_matcher *stop;   /* NULL without stop strings */
+    uint32_t n_taken;            /* ids of the sequence taken so far */
+    uint32_t n_released;         /* the first ids whose text is released */
+    uint32_t n_prompt_held;      /* prompt ids (return_full_text) whose text is not released */
+    size_t n_skip_bytes;         /* text that a resuming client has, still to be dropped */
+    bool past_skip;              /* all that text was dropped: stop strings match from here on */
+    enum finish_reason reason;   /* FINISH_NONE while the choice runs */
+    bool matched;                /* a stop string matched, and matched_stop holds it */
     char matched_stop[STOP_MAX_BYTES + 1];
     int64_t matched_stop_id; /* stop id that matched, or -1 */
     int status;              /* status of FINISH_ERROR */
     char message[256];
     struct output_text staged; /* released, not yet published */
+    struct output_runs staged_runs;
+    bool was_reasoning;   /* kind of the last text */
+    uint32_t n_reasoning; /* released ids that are reasoning */
 
     struct { /* under the events lock */
         uint32_t n_ids, n_ids_read;
         uint32_t n_released, n_released_read;
         struct output_text text; /* published, not yet read */
+        struct output_runs runs;
+        uint32_t n_reasoning;
         enum finish_reason reason;
         bool finish_read;
     } published;
 };
 
-/* Creates the output side of a choice. With a resume, takes its ids at once. Text that the client
- * has is dropped; the state (and perhaps the end) is restored. The choice ends with the last id if
- * an update lowered max_tokens below the id count. The choice ends earlier if a new stop string
- * matches in text that was held back. INVALID_ARGUMENT if n_text_bytes exceeds the ids' text, or if
- * ids follow an end of another kind. Any thread, before the request is queued. */
+/* Creates the output side of a choice of the request `req`. With a resume, takes its ids at once.
+ * Text that the client has is dropped; the state (and perhaps the end) is restored. The choice ends
+ * with the last id if an update lowered max_tokens below the id count. The choice ends earlier if a
+ * new stop string matches in text that was held back. INVALID_ARGUMENT if n_text_bytes exceeds the
+ * ids' text, or if ids follow an end of another kind. Any thread, before the request is queued. */
 int request_output_create(struct sequence *seq, const struct tokenizer *tok,
-                          const struct engine_resume *resume, struct error *err);
+                          const struct engine_request *req, struct error *err);
 void request_output_destroy(struct request_output *out);
 
 /* Takes the sequence's next id: stages text and may set `reason`. A failure (no memory, an id that

@@ -307,6 +307,13 @@ static int check_parse(const Sluice__V1__GenerateRequest *r, struct error *err)
     return r->suffix[0] ? error_field(err, "parse_special_tokens", "excludes suffix") : 0;
 }
 
+static int check_reasoning(const Sluice__V1__Output *output, struct error *err)
+{
+    if (output && output->split_reasoning && output->return_full_text)
+        return error_field(err, "output.split_reasoning", "excludes return_full_text");
+    return 0;
+}
+
 static int validate_unbuilt(const Sluice__V1__GenerateRequest *r, struct error *err)
 {
     if (r->constraint)
@@ -375,6 +382,8 @@ int validate_generate(const Sluice__V1__GenerateRequest *r, struct limit_check *
         rc = check_suffix(r, err);
     if (!rc)
         rc = check_parse(r, err);
+    if (!rc)
+        rc = check_reasoning(r->output, err);
     if (!rc && r->sampling)
         rc = validate_sampling(r->sampling, check, err);
     if (!rc && r->stopping)

@@ -141,6 +141,7 @@ void relay_choice_fini(struct relay_choice *choice)
     for (size_t i = 0; i < choice->n_logprobs; i++)
         rpc_message_free(&choice->logprobs[i]->base);
     free(choice->logprobs);
+    free(choice->runs);
     if (choice->finished)
         rpc_message_free(&choice->finished->base);
 }
@@ -190,6 +191,51 @@ static bool append_logprobs(struct relay_choice *choice, Sluice__V1__TokenLogpro
     return true;
 }
 
+/* Begins a run if the kind changes. Released ids and text of the item are not recorded yet. */
+static bool append_run(struct relay_choice *choice, Sluice__V1__PartKind kind)
+{
+    Sluice__V1__PartKind last = choice->n_runs ? choice->runs[choice->n_runs - 1].kind
+                                               : SLUICE__V1__PART_KIND__PART_KIND_UNSPECIFIED;
+    if (kind == last)
+        return true;
+    if (choice->n_runs == choice->runs_capacity) {
+        size_t capacity = choice->runs_capacity ? 2 * choice->runs_capacity : 4;
+        struct relay_run *grown = realloc(choice->runs, capacity * sizeof(*grown));
+        if (!grown)
+            return false;
+        choice->runs = grown;
+        choice->runs_capacity = capacity;
+    }
+    choice->runs[choice->n_runs++] =
+        (struct relay_run){choice->n_released, choice->text_bytes, kind};
+    return true;
+}
+
+const struct relay_run *relay_choice_next_run(const struct relay_choice *choice,
+                                              Sluice__V1__PartKind *out_kind)
+{
+    *out_kind = SLUICE__V1__PART_KIND__PART_KIND_UNSPECIFIED;
+    for (size_t i = 0; i < choice->n_runs; i++) {
+        const struct relay_run *run = &choice->runs[i];
+        if (run->begin_id > choice->n_sent || run->begin_byte > choice->text_sent)
+            return run;
+        *out_kind = run->kind;
+    }
+    return NULL;
+}
+
+/* Drops runs that lie before the held ids, but for the last of them. */
+static void drop_runs(struct relay_choice *choice)
+{
+    size_t n = 0;
+    while (n + 1 < choice->n_runs && choice->runs[n + 1].begin_id <= choice->n_held &&
+           choice->runs[n + 1].begin_byte <= choice->text_held)
+        n++;
+    choice->n_runs -= n;
+    if (n)
+        memmove(choice->runs, choice->runs + n, choice->n_runs * sizeof(*choice->runs));
+}
+
 /* Records where the text of each released id ends. The last id gets the rest, so that ids and
  * text agree even if the worker's figures are wrong. */
 static bool append_text_ends(struct relay_choice *choice, const Sluice__Worker__V1__StepItem *item,
@@ -232,6 +278,8 @@ bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *
     struct relay_choice *choice = &relay->choices[item->choice];
     size_t text_bytes = strlen(item->text), n_before = choice->n_logprobs;
     if (item->prompt_info && !relay_record_prompt(relay, item->prompt_info))
+        return false;
+    if ((text_bytes || item->n_released) && !append_run(choice, item->kind))
         return false;
     if (!append_ids(&choice->generated, item->token_ids, item->n_token_ids) ||
         !append_logprobs(choice, item->logprobs, item->n_logprobs) ||
@@ -289,6 +337,7 @@ void relay_choice_drop(struct relay_choice *choice, size_t n)
     strbuf_consume(&choice->text, (size_t)(end - choice->text_held));
     choice->text_held = end;
     choice->n_held = n;
+    drop_runs(choice);
 }
 
 /* --- bounds --- */

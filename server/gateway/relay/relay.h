@@ -75,6 +75,13 @@ struct relay_ids {
     size_t n, capacity;
 };
 
+/* A run of ids and text of one kind. The run goes on to the begin of the next. */
+struct relay_run {
+    size_t begin_id;     /* index of its first id */
+    uint64_t begin_byte; /* offset of its text from the choice's first byte */
+    Sluice__V1__PartKind kind;
+};
+
 /* The record of a choice, for a resume or a whole answer, and how much of it was sent. Text and
  * logprobs begin at id `n_held`. */
 struct relay_choice {
@@ -90,6 +97,8 @@ struct relay_choice {
     struct strbuf text;             /* released text from text_held on */
     Sluice__V1__TokenLogprob **logprobs; /* log-probabilities of the ids from n_held on; owned */
     size_t n_logprobs, logprobs_capacity;
+    struct relay_run *runs; /* owned; none: all is content. Those before n_held are dropped */
+    size_t n_runs, runs_capacity;
     size_t sent_bytes;    /* bytes that were sent and are held for a reattach */
     bool has_logprob_sum; /* from the worker's last report */
     double logprob_sum;

@@ -112,8 +112,13 @@ static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_
     struct relay_choice *choice = &relay->choices[relay->order[index]];
     struct relay_frame frame = {.kind = RELAY_FRAME_TOKENS, .tokens = SLUICE__V1__TOKENS__INIT};
     size_t skip = choice->n_sent - choice->n_held;
+    const struct relay_run *next = relay_choice_next_run(choice, &frame.tokens.kind);
+    if (next && n > next->begin_id - choice->n_sent)
+        n = next->begin_id - choice->n_sent;
     bool all = choice->n_sent + n == choice->n_released;
-    uint64_t end = all ? choice->text_bytes : choice->text_ends.ids[choice->n_sent + n - 1];
+    uint64_t end = all || !n ? choice->text_bytes : choice->text_ends.ids[choice->n_sent + n - 1];
+    if (next && choice->n_sent + n == next->begin_id)
+        end = next->begin_byte;
     struct cut_text cut;
     frame.tokens.choice = index;
     frame.tokens.first_index = (uint32_t)choice->n_sent;
@@ -296,15 +301,38 @@ struct whole_answer {
     Sluice__V1__Choice choices[RELAY_MAX_CHOICES];
     Sluice__V1__Choice *list[RELAY_MAX_CHOICES];
     Sluice__V1__Finished finished[RELAY_MAX_CHOICES];
+    struct strbuf content[RELAY_MAX_CHOICES], reasoning[RELAY_MAX_CHOICES];
 };
 
-static void fill_choice(struct relay *relay, uint32_t i, struct whole_answer *answer)
+/* Copies the text of each kind. The answer is whole: no text was dropped. */
+static void split_text(const struct relay_choice *choice, struct strbuf *content,
+                       struct strbuf *reasoning)
+{
+    Sluice__V1__PartKind kind = SLUICE__V1__PART_KIND__PART_KIND_UNSPECIFIED;
+    uint64_t begin = 0;
+    for (size_t i = 0; i <= choice->n_runs; i++) {
+        uint64_t end = i < choice->n_runs ? choice->runs[i].begin_byte : choice->text_bytes;
+        bool is_reasoning = kind == SLUICE__V1__PART_KIND__PART_KIND_REASONING;
+        strbuf_add(is_reasoning ? reasoning : content, strbuf_str(&choice->text) + begin,
+                   (size_t)(end - begin));
+        begin = end;
+        kind = i < choice->n_runs ? choice->runs[i].kind : kind;
+    }
+}
+
+/* False if memory is exhausted. */
+static bool fill_choice(struct relay *relay, uint32_t i, struct whole_answer *answer)
 {
     struct relay_choice *choice = &relay->choices[relay->order[i]];
     Sluice__V1__Choice *out = &answer->choices[i];
     *out = (Sluice__V1__Choice)SLUICE__V1__CHOICE__INIT;
     out->index = i;
     out->text = (char *)(uintptr_t)strbuf_str(&choice->text);
+    if (choice->n_runs) {
+        split_text(choice, &answer->content[i], &answer->reasoning[i]);
+        out->text = (char *)(uintptr_t)strbuf_str(&answer->content[i]);
+        out->reasoning_text = (char *)(uintptr_t)strbuf_str(&answer->reasoning[i]);
+    }
     out->ids = choice->generated.ids;
     out->n_ids = choice->n_released;
     out->logprobs = choice->logprobs;
@@ -316,6 +344,7 @@ static void fill_choice(struct relay *relay, uint32_t i, struct whole_answer *an
     choice->n_sent = choice->n_released;
     choice->text_sent = choice->text_bytes;
     answer->list[i] = out;
+    return !strbuf_failed(&answer->content[i]) && !strbuf_failed(&answer->reasoning[i]);
 }
 
 /* Complete: sends nothing until the end, then one message or the error. */
@@ -325,16 +354,20 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
     Sluice__V1__CompleteResponse response = SLUICE__V1__COMPLETE_RESPONSE__INIT;
     struct whole_answer answer;
     Sluice__V1__PromptInfo info;
+    bool ok = true;
     if (!relay->ended)
         return RELAY_NOTHING;
+    for (uint32_t i = 0; i < relay->n_answers; i++)
+        answer.content[i] = answer.reasoning[i] = (struct strbuf){0};
     if (!relay->outcome.status) {
         if (relay->prompt_info) {
             info = relay_prompt_info(relay);
             response.prompt_info = &info;
         }
         for (uint32_t i = 0; i < relay->n_answers; i++) {
-            fill_choice(relay, i, &answer);
-            frame.whole_text_ends[i] = relay->choices[relay->order[i]].text_ends.ids;
+            const struct relay_choice *choice = &relay->choices[relay->order[i]];
+            ok = fill_choice(relay, i, &answer) && ok;
+            frame.whole_text_ends[i] = choice->n_runs ? NULL : choice->text_ends.ids;
         }
         response.choices = answer.list;
         response.n_choices = relay->n_answers;
@@ -342,13 +375,19 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
         response.receipt = complete_receipt(relay);
         relay->pending_bytes = 0;
         size_t n_bytes = sluice__v1__complete_response__get_packed_size(&response);
-        if (relay_check_answer(relay, n_bytes, &relay->outcome) == 0) {
+        if (!ok) {
+            error_set(&relay->outcome, STATUS_RESOURCE_EXHAUSTED, "answer: out of memory");
+        } else if (relay_check_answer(relay, n_bytes, &relay->outcome) == 0) {
             frame.kind = RELAY_FRAME_WHOLE;
             frame.whole = &response;
             frame.error = NULL;
         }
     }
     put(ctx, &frame);
+    for (uint32_t i = 0; i < relay->n_answers; i++) {
+        strbuf_fini(&answer.content[i]);
+        strbuf_fini(&answer.reasoning[i]);
+    }
     return RELAY_PUT_LAST;
 }
 

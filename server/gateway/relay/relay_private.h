@@ -9,6 +9,10 @@
 bool relay_record_item(struct relay *relay, const Sluice__Worker__V1__StepItem *item);
 bool relay_all_finished(const struct relay *relay);
 void relay_choice_fini(struct relay_choice *choice);
+/* The run behind the one that begins at the next byte or id to send, or NULL. *out_kind: the kind
+ * of the next byte or id. */
+const struct relay_run *relay_choice_next_run(const struct relay_choice *choice,
+                                              Sluice__V1__PartKind *out_kind);
 /* Drops text and logprobs of the ids before n. */
 void relay_choice_drop(struct relay_choice *choice, size_t n);
 /* Tokens that are released for the client and in no message yet. */

@@ -67,7 +67,8 @@ struct relay_frame {
      * offsets from the choice's first byte. */
     const uint32_t *text_ends;
     uint64_t text_begin;
-    const uint32_t *whole_text_ends[RELAY_SINK_MAX_CHOICES]; /* the same, by choice of `whole` */
+    /* The same, by choice of `whole`; NULL where the choice has reasoning apart from its text. */
+    const uint32_t *whole_text_ends[RELAY_SINK_MAX_CHOICES];
     bool more;                 /* the step that made the tokens brings further frames at once */
     bool last;                 /* nothing follows this frame */
     const struct error *error; /* last frame: the error of the request, or NULL for OK */

@@ -42,6 +42,7 @@ void relay_fill_submit(struct relay *relay, struct relay_submit *out)
     submit->version = relay->version;
     submit->seed = relay->seed;
     submit->default_sampling = &relay->default_sampling;
+    submit->knows_kinds = true;
     submit->template_time_unix_ns = relay->template_time_ns;
     submit->tenant = relay->caller;
     submit->request_id = relay->request_id;

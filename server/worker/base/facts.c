@@ -187,6 +187,7 @@ int facts_model_info(struct arena *arena, const struct checkpoint *ckpt,
     if (tok) {
         add_tokenizer(tok, info, arena);
         add_fim(tokenizer_info(tok), info, arena);
+        info->capabilities->reasoning = engine_tells_reasoning(tok);
     }
     add_limits(limits, info);
     rc = limits->no_sampling ? 0 : add_sampling(ckpt, info, arena, err);

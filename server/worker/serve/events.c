@@ -168,6 +168,9 @@ static void add_shares(Sluice__Worker__V1__StepItem *item, const struct engine_e
 static bool add_tokens(struct gather *g, struct stream_request *r, const struct engine_event *event)
 {
     struct stream_choice *choice = &r->choices[event->choice];
+    /* A run of ids that the server has from an earlier worker. */
+    if (!event->n_ids && !event->n_text_bytes && event->n_released <= choice->n_released)
+        return true;
     Sluice__Worker__V1__StepItem *item = add_item(g, r, event->choice);
     choice->n_generated += event->n_ids;
     atomic_fetch_add(&g->worker->n_generated_tokens, event->n_ids);
@@ -176,6 +179,8 @@ static bool add_tokens(struct gather *g, struct stream_request *r, const struct 
     /* The engine's arrays live until the next read; the frame is packed before. */
     item->token_ids = (uint32_t *)(uintptr_t)event->ids;
     item->n_token_ids = event->n_ids;
+    item->kind = event->is_reasoning ? SLUICE__V1__PART_KIND__PART_KIND_REASONING
+                                     : SLUICE__V1__PART_KIND__PART_KIND_UNSPECIFIED;
     item->text = message_model_text(&g->arena, event->text, event->n_text_bytes);
     if (event->n_released > choice->n_released) {
         item->n_released = event->n_released - choice->n_released;
@@ -237,6 +242,7 @@ static bool add_receipt(struct gather *g, const struct stream_request *r,
     usage->n_prompt_tokens = u->n_prompt_tokens;
     usage->n_cached_tokens = u->n_cached_tokens;
     usage->n_generated_tokens = u->n_generated_tokens;
+    usage->n_reasoning_tokens = u->n_reasoning_tokens;
     sluice__v1__receipt__init(receipt);
     receipt->model = message_text(&g->arena, s->name);
     receipt->version = message_text(&g->arena, s->version_id);
@@ -269,6 +275,7 @@ static bool add_finished(struct gather *g, struct stream_request *r,
     sluice__v1__finished__init(finished);
     finished->choice = event->choice;
     finished->n_tokens = choice->n_generated;
+    finished->n_reasoning_tokens = event->n_reasoning;
     set_reason(g, r, event, finished);
     if (r->want_logprobs) {
         finished->has_cumulative_logprob = true;

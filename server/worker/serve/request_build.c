@@ -335,6 +335,27 @@ static const char *hex_salt(const ProtobufCBinaryData *key, struct arena *arena)
     return out;
 }
 
+/* The default of output.split_reasoning, and the place in a thought where the prompt ends. */
+static void build_reasoning(const Sluice__Worker__V1__Submit *submit, struct engine_request *out)
+{
+    const Sluice__V1__GenerateRequest *r = submit->request;
+    const Sluice__V1__Output *o = r->output;
+    bool is_chat = r->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    bool splits =
+        o && o->has_split_reasoning ? o->split_reasoning : is_chat && !(o && o->return_full_text);
+    if (!submit->knows_kinds || !splits)
+        return;
+    out->reasoning = ENGINE_REASONING_SPLIT;
+    if (!is_chat)
+        return;
+    if (r->chat->template_override[0])
+        out->reasoning_template = r->chat->template_override;
+    if (r->chat->continue_final_message)
+        out->reasoning = strcmp(r->chat->continue_field, "reasoning_content") == 0
+                             ? ENGINE_REASONING_THINKS
+                             : ENGINE_REASONING_ANSWERS;
+}
+
 static void build_output(const Sluice__V1__Output *o, struct engine_request *out)
 {
     out->want_logprobs = o->logprobs;
@@ -366,6 +387,7 @@ int request_build(const Sluice__Worker__V1__Submit *submit, const struct tokeniz
         return rc;
     if (r->output)
         build_output(r->output, &out);
+    build_reasoning(submit, &out);
     if (r->sampling && r->sampling->has_best_of)
         out.want_logprobs = true; /* best_of compares their sum */
     if (r->speculate)
