@@ -19,7 +19,7 @@ async function* readEvents(answer) {
       if (data === "[DONE]") return;
       yield JSON.parse(data);
     }
-    if (done) throw new Refusal(0, "The connection to the server broke.");
+    if (done) throw new Error("no end of the stream");
   }
 }
 
@@ -146,7 +146,7 @@ async function stream(turn, messages, signal) {
 function failTurn(turn, error, question) {
   turn.note.className = "note error";
   turn.note.setAttribute("role", "alert");
-  setText(turn.note, error.message);
+  setText(turn.note, wordsOf(error));
   if (turn.got) return;
   if (!find("text").value) find("text").value = question;
   fitText();

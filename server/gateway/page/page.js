@@ -47,10 +47,29 @@ class Refusal extends Error {
   }
 }
 
+/* A browser may refuse the storage. The key then ends with the page. */
 const key = {
-  get: () => sessionStorage.getItem(KEY_NAME) || "",
-  set: (value) => (value ? sessionStorage.setItem(KEY_NAME, value) : sessionStorage.removeItem(KEY_NAME)),
+  value: "",
+  get() {
+    try {
+      return sessionStorage.getItem(KEY_NAME) || key.value;
+    } catch {
+      return key.value;
+    }
+  },
+  set(value) {
+    key.value = value;
+    try {
+      sessionStorage.setItem(KEY_NAME, value);
+      if (!value) sessionStorage.removeItem(KEY_NAME);
+    } catch {
+      return;
+    }
+  },
 };
+
+/* Returns the sentence of an error. Only a broken connection has no sentence of its own. */
+const wordsOf = (error) => (error instanceof Refusal ? error.message : "The connection to the server broke.");
 
 /* Makes a sentence of an answer that is no success. */
 async function refusal(answer) {
@@ -103,6 +122,7 @@ function askForKey(why) {
   find("key-text").value = "";
   find("key-text").focus();
   clearTimeout(poll.timer);
+  poll.run++; /* a read under way shows nothing */
 }
 
 function useKey(event) {
@@ -362,10 +382,10 @@ async function readOnce() {
     }
     next = SLOW_POLL_MS;
     find("summary").classList.add("error");
-    setText(find("summary"), `${error.message} The page tries again every few seconds.`);
+    setText(find("summary"), `${wordsOf(error)} The page tries again every few seconds.`);
   }
   clearTimeout(poll.timer);
-  poll.timer = setTimeout(readOnce, next);
+  if (!document.hidden) poll.timer = setTimeout(readOnce, next);
 }
 
 function start() {

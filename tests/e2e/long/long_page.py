@@ -3,7 +3,9 @@ go to SLUICE_SHOTS for a person to look at."""
 import json
 import os
 import pathlib
+import signal
 import subprocess
+import urllib.request
 
 import pytest
 from conftest import BIN, Sluice, free_port, model_path
@@ -40,6 +42,13 @@ def site(tmp_path_factory, stubs):
 def ready(browser, url, **window):
     browser.open(url, **window)
     browser.wait("document.getElementById('summary').textContent === 'smol:1 is serving.' && !document.getElementById('send').disabled")
+
+
+def is_serving(site):
+    try:
+        return urllib.request.urlopen(f"{site.http}/healthz", timeout=5).status == 200
+    except OSError:
+        return False
 
 
 def say(browser, text, most=None):
@@ -114,6 +123,23 @@ def test_an_answer_stops_and_frees_its_place(browser, site, way):
     assert len(browser.text(".turn .text")) > 20  # the part that came stays
     browser.wait("document.querySelector('.replica .numbers').textContent.startsWith('0 running, 0 queued')")
     assert not browser.problems
+
+
+def test_a_broken_stream_is_a_sentence_and_the_page_comes_back(browser, site):
+    ready(browser, site.http)
+    say(browser, "Count from one to ten thousand, in words.")
+    browser.wait("(document.querySelector('.running .text') || {textContent: ''}).textContent.length > 20")
+    (server,) = site.children("sluice-server")
+    os.kill(server, signal.SIGKILL)
+    browser.wait(ENDED)
+    assert browser.text(".turn .error") == "The connection to the server broke."
+    assert len(browser.text(".turn .text")) > 20
+    site.wait(lambda: site.children("sluice-server") not in ([], [server]) and is_serving(site), 30, "the next server serves")
+    browser.wait("document.getElementById('summary').textContent === 'smol:1 is serving.'", 30)
+    say(browser, "Say hello.", 4)
+    browser.wait("document.querySelectorAll('.turn').length === 4")
+    browser.wait(ENDED)
+    assert "4 tokens" in browser.text(".turn:last-child .note")
 
 
 def test_a_refused_request_is_a_sentence_and_the_question_comes_back(browser, site):
