@@ -9,29 +9,20 @@
 #include "base/clock.h"
 #include "clients/cli/bench/bench_prompts.h"
 #include "clients/cli/bench/bench_random.h"
-#include "proto/rpc/client/client.h"
-#include "proto/rpc/client/stream.h"
-#include "sluice/v1/inference.pb-c.h"
+#include "clients/cli/bench/bench_transport.h"
 
 enum {
-    STREAMS_PER_CONNECTION = 64, /* a server accepts 100 */
-    MAX_CONNECTIONS = BENCH_MAX_CLIENTS / STREAMS_PER_CONNECTION,
-    CONNECT_MS = 10000,
     TICK_MS = 100,
     REST_MS = 100, /* closed loop: pause after a failed request, to spare a dead server */
 };
 
-struct connection {
-    struct rpc_client *client;
-    uint32_t n_live;
-};
+struct load;
 
 /* A request in flight, or a free place for one. */
-struct slot {
+struct bench_slot {
     struct load *load;
-    struct slot *next; /* in the list of free or of ended slots */
-    struct connection *connection;
-    struct rpc_stream *rpc; /* used by the starting thread only */
+    struct bench_slot *next; /* in the list of free or of ended slots */
+    void *call;              /* of the transport; used by the starting thread only */
     bool live, counts, finished, is_short;
     int64_t due_ns, first_ns, last_ns;
     int64_t rests_until_ns; /* ended slots: becomes free at this time */
@@ -41,32 +32,41 @@ struct slot {
 struct load {
     const struct bench_load_config *config;
     struct bench_results *results;
-    struct connection connections[MAX_CONNECTIONS];
-    uint32_t n_connections;
-    struct slot *slots; /* owned; [n_clients] */
-    uint32_t *ids;      /* owned; space for one prompt */
+    struct bench_transport *transport;
+    struct bench_slot *slots; /* owned; [n_clients] */
+    uint32_t *ids;            /* owned; space for one prompt */
     uint64_t next_index;
     /* State of the current phase, warm-up or load. Only the starting thread uses these fields. */
     uint64_t n_phase_started;
     bool counts, stopped;
-    bool connected; /* a connection has succeeded */
-    struct slot *free;
+    struct bench_slot *free;
     /* guarded by the lock */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct slot *ended;
+    struct bench_slot *ended;
     uint32_t n_live;
     uint64_t n_ended, n_tokens;
     struct error warmup_error;
 };
 
-/* --- answers; on a connection's thread --- */
+/* --- answers; on a thread of the transport --- */
 
-static void record_tokens(struct slot *slot, uint64_t n_tokens, int64_t now_ns)
+/* Call under the lock. */
+static void add_tokens(struct bench_slot *slot, uint64_t n_tokens)
 {
-    struct bench_results *r = slot->load->results;
+    slot->n_tokens += (uint32_t)n_tokens;
+    slot->load->n_tokens += n_tokens;
+    slot->load->results->n_output_tokens += slot->counts ? n_tokens : 0;
+}
+
+void bench_slot_tokens(struct bench_slot *slot, uint64_t n_tokens)
+{
+    struct load *load = slot->load;
+    struct bench_results *r = load->results;
+    int64_t now_ns = clock_now_ns();
     if (!n_tokens)
         return;
+    pthread_mutex_lock(&load->lock);
     if (!slot->n_tokens) {
         slot->first_ns = now_ns;
         slot->n_first = (uint32_t)n_tokens;
@@ -74,46 +74,47 @@ static void record_tokens(struct slot *slot, uint64_t n_tokens, int64_t now_ns)
         histogram_add_many(&r->itl, (now_ns - slot->last_ns) / (int64_t)n_tokens, n_tokens);
     }
     slot->last_ns = now_ns;
-    slot->n_tokens += (uint32_t)n_tokens;
-    slot->load->n_tokens += n_tokens;
-    r->n_output_tokens += slot->counts ? n_tokens : 0;
+    add_tokens(slot, n_tokens);
     r->n_messages += slot->counts;
+    pthread_mutex_unlock(&load->lock);
 }
 
-static void record_finished(struct slot *slot, const Sluice__V1__Finished *finished)
+void bench_slot_late_tokens(struct bench_slot *slot, uint64_t n_tokens)
+{
+    pthread_mutex_lock(&slot->load->lock);
+    add_tokens(slot, n_tokens);
+    pthread_mutex_unlock(&slot->load->lock);
+}
+
+void bench_slot_prompt(struct bench_slot *slot, uint32_t n_tokens, uint32_t n_cached)
+{
+    struct load *load = slot->load;
+    pthread_mutex_lock(&load->lock);
+    slot->n_prompt = n_tokens;
+    slot->n_cached = n_cached;
+    load->results->n_input_tokens += slot->counts ? n_tokens : 0;
+    load->results->n_cached_tokens += slot->counts ? n_cached : 0;
+    pthread_mutex_unlock(&load->lock);
+}
+
+void bench_slot_drafts(struct bench_slot *slot, uint64_t n_drafted, uint64_t n_accepted,
+                       const char *numerics_id)
 {
     struct bench_results *r = slot->load->results;
-    /* an end-of-sequence token counts as generated but is not sent */
-    uint32_t n_hidden = finished->reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_EOS;
-    slot->finished =
-        finished->n_tokens == slot->n_tokens || finished->n_tokens == slot->n_tokens + n_hidden;
-    slot->is_short = finished->reason != SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH;
-    if (!finished->receipt)
-        return;
-    snprintf(r->numerics_id, sizeof(r->numerics_id), "%s", finished->receipt->numerics_id);
-    r->n_drafted_tokens += slot->counts ? finished->receipt->n_drafted_tokens : 0;
-    r->n_accepted_tokens += slot->counts ? finished->receipt->n_accepted_tokens : 0;
+    pthread_mutex_lock(&slot->load->lock);
+    snprintf(r->numerics_id, sizeof(r->numerics_id), "%s", numerics_id);
+    r->n_drafted_tokens += slot->counts ? n_drafted : 0;
+    r->n_accepted_tokens += slot->counts ? n_accepted : 0;
+    pthread_mutex_unlock(&slot->load->lock);
 }
 
-static void on_message(void *arg, struct rpc_stream *rpc, const ProtobufCMessage *message)
+void bench_slot_finished(struct bench_slot *slot, const struct bench_finish *finish)
 {
-    struct slot *slot = arg;
-    struct load *load = slot->load;
-    const Sluice__V1__GenerateResponse *response = (const Sluice__V1__GenerateResponse *)message;
-    int64_t now_ns = clock_now_ns();
-    (void)rpc;
-    pthread_mutex_lock(&load->lock);
-    if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_TOKENS) {
-        record_tokens(slot, response->tokens->n_ids, now_ns);
-    } else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_PROMPT_INFO) {
-        slot->n_prompt = response->prompt_info->n_prompt_tokens;
-        slot->n_cached = response->prompt_info->n_cached_tokens;
-        load->results->n_input_tokens += slot->counts ? slot->n_prompt : 0;
-        load->results->n_cached_tokens += slot->counts ? slot->n_cached : 0;
-    } else if (response->event_case == SLUICE__V1__GENERATE_RESPONSE__EVENT_FINISHED) {
-        record_finished(slot, response->finished);
-    }
-    pthread_mutex_unlock(&load->lock);
+    pthread_mutex_lock(&slot->load->lock);
+    slot->finished = finish->n_tokens == slot->n_tokens ||
+                     (finish->hides_one && finish->n_tokens == slot->n_tokens + 1);
+    slot->is_short = !finish->is_length;
+    pthread_mutex_unlock(&slot->load->lock);
 }
 
 static bool within(double slo_ms, int64_t ns)
@@ -121,7 +122,7 @@ static bool within(double slo_ms, int64_t ns)
     return slo_ms <= 0 || (double)ns <= slo_ms * 1e6;
 }
 
-static void count_ok(struct slot *slot, int64_t now_ns)
+static void count_ok(struct bench_slot *slot, int64_t now_ns)
 {
     const struct bench_load_config *c = slot->load->config;
     struct bench_results *r = slot->load->results;
@@ -140,7 +141,7 @@ static void count_ok(struct slot *slot, int64_t now_ns)
                  within(c->slo_e2e_ms, e2e_ns);
 }
 
-static void count_error(struct slot *slot, const struct error *status)
+static void count_error(struct bench_slot *slot, const struct error *status)
 {
     struct load *load = slot->load;
     struct bench_results *r = load->results;
@@ -157,7 +158,7 @@ static void count_error(struct slot *slot, const struct error *status)
 }
 
 /* Counts the end of a request. An OK end without all tokens is an error too. */
-static void count_end(struct slot *slot, const struct error *status, int64_t now_ns)
+static void count_end(struct bench_slot *slot, const struct error *status, int64_t now_ns)
 {
     struct error err;
     if (status->status == STATUS_CANCELLED && slot->load->stopped) {
@@ -172,19 +173,16 @@ static void count_end(struct slot *slot, const struct error *status, int64_t now
     }
 }
 
-static void on_status(void *arg, struct rpc_stream *rpc, const struct error *status)
+void bench_slot_end(struct bench_slot *slot, const struct error *status)
 {
-    struct slot *slot = arg;
     struct load *load = slot->load;
     int64_t now_ns = clock_now_ns();
-    (void)rpc;
     pthread_mutex_lock(&load->lock);
     count_end(slot, status, now_ns);
     if (slot->counts)
         load->results->end_ns = now_ns;
     if (status->status && load->config->rate <= 0)
         slot->rests_until_ns = now_ns + REST_MS * NS_PER_MS;
-    slot->connection->n_live--;
     slot->next = load->ended;
     load->ended = slot;
     load->n_live--;
@@ -193,111 +191,15 @@ static void on_status(void *arg, struct rpc_stream *rpc, const struct error *sta
     pthread_mutex_unlock(&load->lock);
 }
 
-static const struct rpc_stream_events stream_events = {.on_message = on_message,
-                                                       .on_status = on_status};
-
 /* --- requests; on the starting thread --- */
 
-static int add_connection(struct load *load, struct error *err)
-{
-    struct connection *connection = &load->connections[load->n_connections];
-    int rc = load->config->connect(load->config->ctx, &connection->client, err);
-    if (rc)
-        return rc;
-    load->n_connections++;
-    rc = rpc_client_wait_connected(connection->client, CONNECT_MS, err);
-    load->connected |= !rc;
-    return rc;
-}
-
-/* Finds the first connection with a free stream, so that no call waits inside a connection. */
-static int pick_connection(struct load *load, struct connection **out, struct error *err)
-{
-    *out = NULL;
-    pthread_mutex_lock(&load->lock);
-    for (uint32_t i = 0; i < load->n_connections && !*out; i++)
-        if (load->connections[i].n_live < STREAMS_PER_CONNECTION)
-            *out = &load->connections[i];
-    pthread_mutex_unlock(&load->lock);
-    if (*out)
-        return 0;
-    int rc = add_connection(load, err);
-    if (!rc)
-        *out = &load->connections[load->n_connections - 1];
-    return rc;
-}
-
-/* A request with storage for its parts. */
-struct parts {
-    Sluice__V1__GenerateRequest request;
-    Sluice__V1__TokenIds ids;
-    Sluice__V1__Chat chat;
-    Sluice__V1__ChatMessage message, *messages[1];
-    Sluice__V1__Stopping stopping;
-    Sluice__V1__Sampling sampling;
-    Sluice__V1__Speculate speculate;
-};
-
-static void fill_request(struct load *load, struct parts *p)
-{
-    const struct bench_load_config *c = load->config;
-    struct bench_prompt prompt;
-    bench_prompts_get(c->prompts, load->next_index++, load->ids, &prompt);
-    *p = (struct parts){SLUICE__V1__GENERATE_REQUEST__INIT,
-                        SLUICE__V1__TOKEN_IDS__INIT,
-                        SLUICE__V1__CHAT__INIT,
-                        SLUICE__V1__CHAT_MESSAGE__INIT,
-                        {&p->message},
-                        SLUICE__V1__STOPPING__INIT,
-                        SLUICE__V1__SAMPLING__INIT,
-                        SLUICE__V1__SPECULATE__INIT};
-    p->request.model = (char *)(uintptr_t)c->model;
-    p->request.version = (char *)(uintptr_t)c->version;
-    if (!prompt.text) {
-        p->ids.ids = load->ids;
-        p->ids.n_ids = prompt.n_ids;
-        p->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS;
-        p->request.token_ids = &p->ids;
-    } else if (c->chat) {
-        p->message.role = (char *)(uintptr_t) "user";
-        p->message.content = (char *)(uintptr_t)prompt.text;
-        p->chat.messages = p->messages;
-        p->chat.n_messages = 1;
-        p->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
-        p->request.chat = &p->chat;
-    } else {
-        p->request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
-        p->request.text = (char *)(uintptr_t)prompt.text;
-    }
-    p->stopping.has_max_tokens = true;
-    p->stopping.max_tokens = prompt.max_tokens;
-    p->stopping.has_ignore_eos = true;
-    p->stopping.ignore_eos = c->ignore_eos;
-    p->sampling.has_temperature = true;
-    p->sampling.temperature = (float)c->temperature;
-    p->sampling.has_seed = true;
-    p->sampling.seed = c->seed + load->next_index;
-    p->request.cache_salt = (char *)(uintptr_t)c->cache_salt;
-    p->request.has_priority = c->has_priority;
-    p->request.priority = c->priority;
-    p->request.stopping = &p->stopping;
-    p->request.sampling = &p->sampling;
-    p->speculate.drafter =
-        c->n_drafts ? SLUICE__V1__DRAFTER__DRAFTER_UNSPECIFIED /* the drafter of the load */
-                    : SLUICE__V1__DRAFTER__DRAFTER_NONE;
-    p->speculate.has_max_draft_tokens = c->n_drafts > 0;
-    p->speculate.max_draft_tokens = c->n_drafts > 0 ? (uint32_t)c->n_drafts : 0;
-    p->request.speculate = c->n_drafts >= 0 ? &p->speculate : NULL;
-}
-
-/* Counts a request that got no connection as failed. Returns an error if there is no connection at
- * all. */
+/* Counts a request that got no connection as failed. In the warm-up that is an error. */
 static int count_unconnected(struct load *load, const struct error *err)
 {
     struct bench_results *r = load->results;
     int code = status_to_grpc(err->status);
     struct timespec rest = {.tv_nsec = REST_MS * NS_PER_MS};
-    if (!load->connected || !load->counts)
+    if (!load->counts)
         return err->status;
     if (load->config->rate <= 0)
         nanosleep(&rest, NULL);
@@ -314,11 +216,10 @@ static int count_unconnected(struct load *load, const struct error *err)
     return 0;
 }
 
-static void set_live(struct load *load, struct slot *slot, bool live)
+static void set_live(struct load *load, struct bench_slot *slot, bool live)
 {
     struct bench_results *r = load->results;
     pthread_mutex_lock(&load->lock);
-    slot->connection->n_live += live ? 1 : -1;
     load->n_live += live ? 1 : -1;
     if (load->counts && load->n_live > r->max_in_flight)
         r->max_in_flight = load->n_live;
@@ -328,20 +229,20 @@ static void set_live(struct load *load, struct slot *slot, bool live)
 
 static int start_request(struct load *load, int64_t due_ns, struct error *err)
 {
-    struct rpc_call_options options = {.timeout_ms = load->config->timeout_ms};
-    struct connection *connection;
-    struct slot *slot = load->free;
-    struct parts parts;
-    int rc = pick_connection(load, &connection, err);
+    const struct bench_transport_ops *ops = load->transport->ops;
+    struct bench_request request;
+    struct bench_slot *slot = load->free;
+    void *connection = NULL;
+    int rc = ops->connect(load->transport, &connection, err);
     if (rc)
         return count_unconnected(load, err);
-    fill_request(load, &parts);
+    bench_prompts_get(load->config->prompts, load->next_index++, load->ids, &request.prompt);
+    request.seed = load->config->seed + load->next_index;
     load->free = slot->next;
-    *slot = (struct slot){.load = load, .connection = connection, .counts = load->counts};
+    *slot = (struct bench_slot){.load = load, .counts = load->counts};
     slot->due_ns = due_ns ? due_ns : clock_now_ns();
     set_live(load, slot, true);
-    rc = rpc_stream_open(connection->client, &sluice__v1__inference__descriptor, "Generate",
-                         &parts.request.base, &options, &stream_events, slot, &slot->rpc, err);
+    rc = ops->start(load->transport, connection, &request, slot, &slot->call, err);
     if (rc) {
         set_live(load, slot, false);
         slot->next = load->free;
@@ -357,15 +258,15 @@ static int start_request(struct load *load, int64_t due_ns, struct error *err)
 static void reap(struct load *load)
 {
     int64_t now_ns = clock_now_ns();
-    struct slot **at = &load->ended, *slot;
+    struct bench_slot **at = &load->ended, *slot;
     while ((slot = *at) != NULL) {
         if (slot->rests_until_ns > now_ns && !load->stopped) {
             at = &slot->next;
             continue;
         }
         *at = slot->next;
-        rpc_stream_release(slot->rpc);
-        slot->rpc = NULL;
+        load->transport->ops->release(load->transport, slot->call);
+        slot->call = NULL;
         slot->live = false;
         slot->next = load->free;
         load->free = slot;
@@ -376,7 +277,7 @@ static void cancel_all(struct load *load)
 {
     for (uint32_t i = 0; i < load->config->n_clients; i++)
         if (load->slots[i].live)
-            rpc_stream_cancel(load->slots[i].rpc);
+            load->transport->ops->cancel(load->transport, load->slots[i].call);
 }
 
 /* --- phases --- */
@@ -510,20 +411,6 @@ static int run_load(struct load *load, struct error *err)
     return run_phase(load, &phase, err);
 }
 
-/* Opens the connections before the load, so that handshakes are not measured. Open loop: enough
- * connections for a mean request time of 10 s. */
-static int connect_all(struct load *load, struct error *err)
-{
-    const struct bench_load_config *c = load->config;
-    double expected = c->rate > 0 ? c->rate * 10 : c->n_clients;
-    expected = expected < c->n_clients ? expected : c->n_clients;
-    uint32_t n = (uint32_t)expected / STREAMS_PER_CONNECTION + 1;
-    int rc = 0;
-    while (!rc && load->n_connections < n && load->n_connections < MAX_CONNECTIONS)
-        rc = add_connection(load, err);
-    return rc;
-}
-
 static int prepare(struct load *load, struct error *err)
 {
     const struct bench_load_config *c = load->config;
@@ -541,7 +428,9 @@ static int prepare(struct load *load, struct error *err)
         load->slots[i].next = load->free;
         load->free = &load->slots[i];
     }
-    return connect_all(load, err);
+    double expected = c->rate > 0 ? c->rate * 10 : c->n_clients;
+    return load->transport->ops->prepare(
+        load->transport, (uint32_t)(expected < c->n_clients ? expected : c->n_clients), err);
 }
 
 int bench_load_run(const struct bench_load_config *config, struct bench_results *out_results,
@@ -552,17 +441,16 @@ int bench_load_run(const struct bench_load_config *config, struct bench_results 
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the load");
     load->config = config;
     load->results = out_results;
+    load->transport = config->transport;
     memset(out_results, 0, sizeof(*out_results));
     int rc = prepare(load, err);
     if (!rc)
         rc = warm_up(load, err);
     if (!rc && !load->stopped)
         rc = run_load(load, err);
-    out_results->n_connections = load->n_connections;
+    out_results->n_connections = load->transport->ops->n_connections(load->transport);
     load->stopped = true;
     reap(load); /* includes slots that pause after a failure */
-    for (uint32_t i = 0; i < load->n_connections; i++)
-        rpc_client_destroy(load->connections[i].client);
     pthread_cond_destroy(&load->changed);
     pthread_mutex_destroy(&load->lock);
     free(load->slots);

@@ -1,5 +1,5 @@
-/* bench_load.h: puts load on a server over gRPC and measures the answers. A single thread runs the
- * load; answers arrive on the connections' threads, under an internal lock.
+/* bench_load.h: puts load on a server and measures the answers. A single thread runs the load;
+ * answers arrive on threads of the transport (gRPC or HTTP), under an internal lock.
  *
  * Closed loop: a fixed number of requests is in flight, and each end starts the next request. Open
  * loop: requests arrive as a Poisson process, however slow the server is; their times count from
@@ -19,7 +19,7 @@
 #include "base/metrics/histogram.h"
 
 struct bench_prompts;
-struct rpc_client;
+struct bench_transport;
 
 enum {
     BENCH_CODES = 17,
@@ -49,8 +49,7 @@ struct bench_load_config {
     char cache_salt[BENCH_SALT_BYTES]; /* salt of all requests, warm-up included; "": none */
     double slo_ttft_ms, slo_itl_ms, slo_e2e_ms; /* 0: no limit */
     const volatile sig_atomic_t *stop;          /* set to end early with partial results */
-    /* Opens another connection. The load owns *out_client. */
-    int (*connect)(void *ctx, struct rpc_client **out_client, struct error *err);
+    struct bench_transport *transport;          /* borrowed */
     /* Called about ten times a second on the load's thread; may be NULL. */
     void (*progress)(void *ctx, uint64_t n_ended, uint64_t n_in_flight, uint64_t n_tokens);
     void *ctx;

@@ -1,4 +1,5 @@
-/* cmd_bench_serve.c: `bench serve`: puts load on a server over gRPC and measures its answers. */
+/* cmd_bench_serve.c: `bench serve`: puts load on a server over gRPC or HTTP and measures its
+ * answers. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -10,9 +11,14 @@
 
 #include "base/clock.h"
 #include "base/numbers.h"
+#include "clients/cli/bench/bench_grpc.h"
+#include "clients/cli/bench/bench_http.h"
 #include "clients/cli/bench/bench_load.h"
 #include "clients/cli/bench/bench_prompts.h"
 #include "clients/cli/bench/bench_report.h"
+#include "clients/cli/bench/bench_transport.h"
+#include "clients/cli/http/http_target.h"
+#include "clients/cli/http/openai_models.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/shell/sampling.h"
 #include "clients/cli/term/output.h"
@@ -25,7 +31,8 @@ enum {
     BAR_WIDTH = 30,
     MAX_TOKENS = 1 << 24,
     MAX_RATE = 1000000,
-    MAX_TEMPERATURE = 100
+    MAX_TEMPERATURE = 100,
+    DEFAULT_VOCAB = 1000, /* every usual model has these token ids */
 };
 
 static volatile sig_atomic_t stop_requested;
@@ -34,6 +41,10 @@ struct serve_bench {
     struct cli *cli;
     struct bench_prompts_config prompts_config;
     struct bench_load_config load;
+    struct bench_grpc_config grpc;
+    struct bench_http_config http;
+    struct http_target *target; /* NULL: over gRPC */
+    struct openai_model model;
     struct bench_prompts *prompts;
     int64_t start_ns;
     bool bar; /* stderr is a terminal */
@@ -134,6 +145,45 @@ static int read_settings(struct serve_bench *b, struct error *err)
     return rc ? rc : check_prompts(b, err);
 }
 
+/* Options that have no field in the requests of OpenAI servers. */
+static int check_url(const struct serve_bench *b, struct error *err)
+{
+    int rc = cli_dial_check_url(b->cli, "http", err);
+    if (!rc && cli_given(b->cli, "speculate"))
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "--speculate: OpenAI's API has no such option; leave it out with --http");
+    if (!rc && b->load.version[0])
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "--version: with --http a version is part of the model's name; write "
+                       "MODEL:%.60s",
+                       b->load.version);
+    return rc ? cli_usage(err) : 0;
+}
+
+/* Opens an OpenAI server, and finds its model. */
+static int ask_http(struct serve_bench *b, struct error *err)
+{
+    const struct cli_settings *s = &b->cli->settings;
+    int rc = check_url(b, err);
+    if (!rc)
+        rc = cli_dial_http("http", s->url, &s->dial, &b->target, err);
+    if (!rc && b->load.model)
+        rc = openai_models_find(b->target, b->load.model, &b->model, err);
+    else if (!rc)
+        rc = openai_models_choose(b->target, &b->model, err);
+    if (rc)
+        return rc;
+    b->load.model = b->model.id;
+    b->prompts_config.vocab_size = s->vocab_size      ? (uint32_t)s->vocab_size
+                                   : b->model.n_vocab ? (uint32_t)b->model.n_vocab
+                                                      : DEFAULT_VOCAB;
+    b->http =
+        (struct bench_http_config){.load = &b->load,
+                                   .target = b->target,
+                                   .is_llama_cpp = strcmp(b->model.owned_by, "llamacpp") == 0};
+    return bench_http_create(&b->http, &b->load.transport, err);
+}
+
 /* Checks that the model is served and reads its vocabulary size for random prompts. */
 static int ask_model(struct serve_bench *b, struct error *err)
 {
@@ -164,13 +214,27 @@ static int ask_model(struct serve_bench *b, struct error *err)
     return 0;
 }
 
-/* --- the run --- */
-
 static int on_connect(void *ctx, struct rpc_client **out_client, struct error *err)
 {
     struct serve_bench *b = ctx;
     return cli_server_connect(b->cli, out_client, err);
 }
+
+static int ask_grpc(struct serve_bench *b, struct error *err)
+{
+    if (!b->load.model) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "usage: sluice bench serve MODEL [options]   (see sluice bench serve --help)");
+        return cli_usage(err);
+    }
+    int rc = ask_model(b, err);
+    if (!rc && b->cli->settings.vocab_size)
+        b->prompts_config.vocab_size = (uint32_t)b->cli->settings.vocab_size;
+    b->grpc = (struct bench_grpc_config){.load = &b->load, .connect = on_connect, .ctx = b};
+    return rc ? rc : bench_grpc_create(&b->grpc, &b->load.transport, err);
+}
+
+/* --- the run --- */
 
 static void on_progress(void *ctx, uint64_t n_ended, uint64_t n_in_flight, uint64_t n_tokens)
 {
@@ -209,7 +273,10 @@ static void report(const struct serve_bench *b, const struct bench_results *resu
     const struct bench_prompts_config *p = &b->prompts_config;
     const char *server;
     struct error err;
-    (void)cli_server_target(b->cli, &server, &err); /* cannot fail: the target was found before */
+    if (b->target)
+        server = b->cli->settings.url;
+    else /* cannot fail: the target was found before */
+        (void)cli_server_target(b->cli, &server, &err);
     struct bench_setup setup = {.model = b->load.model,
                                 .server = server,
                                 .prompts_file = p->path,
@@ -231,13 +298,12 @@ static void report(const struct serve_bench *b, const struct bench_results *resu
 
 static int run_bench(struct serve_bench *b, struct bench_results *results, struct error *err)
 {
-    int rc = ask_model(b, err);
+    int rc = cli_uses_url(b->cli) ? ask_http(b, err) : ask_grpc(b, err);
     if (!rc)
         rc = bench_prompts_create(&b->prompts_config, &b->prompts, err);
     if (rc)
         return rc;
     b->load.prompts = b->prompts;
-    b->load.connect = on_connect;
     b->load.ctx = b;
     b->bar = !b->cli->settings.json && isatty(STDERR_FILENO);
     b->load.progress = b->bar ? on_progress : NULL;
@@ -262,6 +328,9 @@ static int run_serve_bench(struct cli *cli)
     struct bench_results *results = calloc(1, sizeof(*results));
     int rc = results ? run_bench(&b, results, &err)
                      : error_set(&err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the figures");
+    if (b.load.transport)
+        b.load.transport->ops->destroy(b.load.transport);
+    http_target_destroy(b.target);
     bench_prompts_destroy(b.prompts);
     int code = rc                                    ? cli_fail(cli, &err)
                : results->interrupted                ? CLI_EXIT_INTERRUPTED
@@ -309,6 +378,13 @@ static const struct option_spec serve_specs[] = {
      "priority of all requests, -100 to 100; default: 0", 0, 0},
     {"keep-cache", 0, OPTION_BOOL, CLI_OPTION(keep_cache), "false", NULL,
      "allow hits in prefix cache entries of earlier runs", 0, 0},
+    {"http", 0, OPTION_STRING, CLI_OPTION(url), "", "URL",
+     "measure the OpenAI server at http(s)://HOST:PORT[/v1] over HTTP, a Sluice or another one", 0,
+     0},
+    {"vocab-size", 0, OPTION_U64, CLI_OPTION(vocab_size), "0", "N",
+     "draw random prompts from the token ids below N; 0: all of the model, or 1000 where an OpenAI "
+     "server does not tell",
+     0, INT32_MAX},
     {"seed", 's', OPTION_U64, CLI_OPTION(seed), "1", "N",
      "random seed for prompts, lengths and arrivals; the same seed repeats the load", 0, 0},
     {"slo-ttft-ms", 0, OPTION_F64, CLI_OPTION(slo_ttft_ms), "0", "MS",
@@ -327,11 +403,13 @@ static const struct manual_example serve_examples[] = {
     {"sluice bench serve smol --rate 4 --duration 60s --slo-ttft-ms 500 --slo-itl-ms 50", NULL},
     {"sluice bench serve smol --prompts questions.jsonl --chat --ignore-eos=false", NULL},
     {"sluice bench serve smol --clients 8 --json | jq .output_tokens_per_second", NULL},
+    {"sluice bench serve --http http://127.0.0.1:8080 --clients 32 --warmup 32",
+     "llama-server, vLLM or another OpenAI server"},
 };
 
 const struct cli_command cmd_bench_serve = {
     .name = "bench serve",
-    .arguments = "MODEL",
+    .arguments = "[MODEL]",
     .summary = "put load on a served model and time its answers",
     .description =
         "Without --prompts, prompts are random token ids from the seed, different for each "
@@ -344,7 +422,13 @@ const struct cli_command cmd_bench_serve = {
         "time per token after its first message. An answer in a single message has no TPOT and "
         "meets any --slo-itl-ms. TTFT, TPOT and E2E cover successful requests only. Tokens per "
         "second count all received tokens, over the time from the first start to the last end. "
-        "Goodput counts requests within every --slo, as a share of all arrivals.\n\nCtrl-C cancels "
+        "Goodput counts requests within every --slo, as a share of all arrivals.\n\nWith --http "
+        "the "
+        "same load goes to /completions, or with --chat to /chat/completions. MODEL may be left "
+        "out where the server lists a single model. A message is then a chunk. Tokens are counted "
+        "by the usage of each chunk if the server sends it, else one for each chunk with text; the "
+        "usage at the end has to agree. ignore_eos, cache_salt and priority are fields of vLLM and "
+        "Sluice; --ignore-eos=false and --keep-cache leave them out.\n\nCtrl-C cancels "
         "running requests and prints partial results; a second Ctrl-C ends at once. The exit "
         "status is 1 if a request failed.",
     .examples = serve_examples,

@@ -10,14 +10,14 @@
 #include "base/text/json_write.h"
 #include "clients/cli/http/http_fetch.h"
 #include "clients/cli/http/http_target.h"
-#include "clients/cli/http/openai_reply.h"
+#include "clients/cli/http/openai_models.h"
 #include "clients/cli/shell/answer.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/term/output.h"
 #include "clients/cli/term/printable.h"
 
 /* A server may think about a long prompt for minutes. */
-enum { CONNECT_MS = 10000, LIST_MS = 10000, IDLE_MS = 600000 };
+enum { CONNECT_MS = 10000, IDLE_MS = 600000 };
 
 struct remote {
     struct cli *cli;
@@ -56,61 +56,7 @@ static int check_options(const struct cli *cli, struct error *err)
     return cli_usage(err);
 }
 
-static int check_server(const struct cli *cli, struct error *err)
-{
-    for (size_t i = 0; i < cli->n_specs; i++)
-        if (strcmp(cli->specs[i].name, "server") == 0 &&
-            strcmp(options_origin(cli->options, i), "flag") == 0) {
-            error_set(err, STATUS_INVALID_ARGUMENT, "--server: leave it out with --url");
-            return cli_usage(err);
-        }
-    return 0;
-}
-
-/* --- models --- */
-
-struct list {
-    const char *wanted;
-    struct openai_model model;
-    size_t n;
-    struct strbuf names;
-};
-
-static int on_list(void *ctx, const char *name, const char *json, size_t n_bytes, struct error *err)
-{
-    struct list *list = ctx;
-    (void)name;
-    return openai_reply_read_models(json, n_bytes, list->wanted, &list->model, &list->n,
-                                    &list->names, err);
-}
-
-static int fetch_list(const struct remote *remote, struct list *list, struct error *err)
-{
-    const struct http_wire_limits limits = {CONNECT_MS, LIST_MS, LIST_MS};
-    struct http_fetch *fetch = NULL;
-    int rc = http_fetch_create(remote->target, &limits, &fetch, err);
-    if (!rc)
-        rc = http_fetch_run(fetch, "/models", NULL, on_list, list, err);
-    http_fetch_destroy(fetch);
-    return rc;
-}
-
-static int choose_model(struct remote *remote, struct error *err)
-{
-    struct list list = {.wanted = NULL};
-    int rc = fetch_list(remote, &list, err);
-    if (!rc && list.n == 1 && list.model.id[0]) {
-        remote->model = list.model;
-    } else if (!rc) {
-        error_set(err, STATUS_INVALID_ARGUMENT,
-                  list.n ? "give a MODEL: the server lists %zu models: %.300s"
-                         : "give a MODEL: the server lists %zu models%.1s",
-                  list.n, strbuf_str(&list.names));
-        rc = cli_usage(err);
-    }
-    strbuf_fini(&list.names);
-    return rc;
-}
+/* --- life --- */
 
 int remote_open(struct cli *cli, const char *model, struct remote **out_remote, struct error *err)
 {
@@ -118,7 +64,7 @@ int remote_open(struct cli *cli, const char *model, struct remote **out_remote, 
     if (!remote)
         return error_no_memory(err);
     remote->cli = cli;
-    int rc = check_server(cli, err);
+    int rc = cli_dial_check_url(cli, "url", err);
     if (!rc)
         rc = check_options(cli, err);
     if (!rc && model && strlen(model) >= sizeof(remote->model.id))
@@ -129,7 +75,7 @@ int remote_open(struct cli *cli, const char *model, struct remote **out_remote, 
     if (!rc && model)
         snprintf(remote->model.id, sizeof(remote->model.id), "%s", model);
     else if (!rc)
-        rc = choose_model(remote, err);
+        rc = openai_models_choose(remote->target, &remote->model, err);
     if (rc)
         remote_close(remote);
     else
@@ -152,14 +98,12 @@ const char *remote_model(const struct remote *remote)
 
 int remote_context_length(struct remote *remote, uint32_t *out_n, struct error *err)
 {
-    struct list list = {.wanted = remote->model.id};
-    int rc = 0;
-    if (!remote->model.n_context) {
-        rc = fetch_list(remote, &list, err);
-        remote->model.n_context = rc ? 0 : list.model.n_context;
-    }
-    strbuf_fini(&list.names);
-    *out_n = remote->model.n_context > UINT32_MAX ? UINT32_MAX : (uint32_t)remote->model.n_context;
+    struct openai_model found = remote->model;
+    int rc =
+        found.n_context ? 0 : openai_models_find(remote->target, remote->model.id, &found, err);
+    if (!rc)
+        remote->model = found;
+    *out_n = found.n_context > UINT32_MAX ? UINT32_MAX : (uint32_t)found.n_context;
     return rc == STATUS_UNAVAILABLE || rc == STATUS_UNAUTHENTICATED ? rc : 0;
 }
 

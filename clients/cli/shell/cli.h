@@ -71,7 +71,7 @@ struct cli_settings {
     /* bench: lists and ranges of numbers */
     const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
     const char *prompt_tokens, *bench_max_tokens, *prompts;
-    uint64_t repetitions, clients, requests, warmup, duration_ms, shared_prefix;
+    uint64_t repetitions, clients, requests, warmup, duration_ms, shared_prefix, vocab_size;
     bool keep_cache, draft_always;
     const char *draft; /* bench engine */
     double rate, slo_ttft_ms, slo_itl_ms, slo_e2e_ms;

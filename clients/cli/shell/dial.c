@@ -136,6 +136,17 @@ static int check_scheme(const char *option, const struct http_url *url, const st
                      "--%s: the options of TLS need a URL that begins with https://", option);
 }
 
+int cli_dial_check_url(const struct cli *cli, const char *option, struct error *err)
+{
+    for (size_t i = 0; i < cli->n_specs; i++)
+        if (strcmp(cli->specs[i].name, "server") == 0 &&
+            strcmp(options_origin(cli->options, i), "flag") == 0) {
+            error_set(err, STATUS_INVALID_ARGUMENT, "--server: leave it out with --%s", option);
+            return cli_usage(err);
+        }
+    return 0;
+}
+
 int cli_dial_http(const char *option, const char *url, const struct cli_dial *dial,
                   struct http_target **out_target, struct error *err)
 {

@@ -7,6 +7,7 @@
 
 #include "base/settings/options.h"
 
+struct cli;
 struct error;
 struct http_target;
 struct rpc_client;
@@ -27,6 +28,9 @@ int cli_dial_open(const char *option, const char *server, const struct cli_dial 
  * *out_target is owned. Blocks while the host's name is resolved. */
 int cli_dial_http(const char *option, const char *url, const struct cli_dial *dial,
                   struct http_target **out_target, struct error *err);
+
+/* Checks that --server was not given beside the URL's option. */
+int cli_dial_check_url(const struct cli *cli, const char *option, struct error *err);
 
 /* Writes the address at which a client on this machine reaches the listen address. A wildcard
  * becomes the loopback address. Empty for port 0, which the kernel chooses. */
