@@ -17,7 +17,7 @@ struct bench_http_config {
 
 /* The config is borrowed until destroy. *out_transport is owned (ops->destroy).
  *
- * Tokens are counted by the usage in each chunk where the server sends it, else one for each chunk
- * with text. The usage at the end has to agree; tokens above the count are counted then. */
+ * The usage in each chunk counts the tokens if the server sends it. Else each chunk with text is a
+ * token. The usage at the end has to agree; tokens above the count are counted then. */
 int bench_http_create(const struct bench_http_config *config,
                       struct bench_transport **out_transport, struct error *err);

@@ -22,7 +22,7 @@ struct load;
 struct bench_slot {
     struct load *load;
     struct bench_slot *next; /* in the list of free or of ended slots */
-    void *call;              /* of the transport; used by the starting thread only */
+    void *call;              /* made by the transport; starting thread only */
     bool live, counts, finished, is_short;
     int64_t due_ns, first_ns, last_ns;
     int64_t rests_until_ns; /* ended slots: becomes free at this time */

@@ -1,5 +1,5 @@
-/* bench_transport.h: carries the requests of a load to a server. bench_load.c decides when a
- * request starts, and measures; a transport sends the request, and reports what comes. */
+/* bench_transport.h: carries the requests of a load to a server. bench_load.c starts requests and
+ * measures. A transport sends each request, and reports its events. */
 #pragma once
 
 #include <stdbool.h>
