@@ -1,5 +1,5 @@
-/* text_call.h: Tokenize, Detokenize and ApplyChatTemplate, which a worker of the version answers:
- * it owns the tokenizer. Any front uses these calls. A call that finds no replica waits here. If
+/* text_call.h: Tokenize, Detokenize and ApplyChatTemplate, which a worker of the version answers.
+ * Workers own the tokenizer. Any front uses these calls. A call that finds no replica waits here. If
  * the replica is lost, another one is asked. Any thread. */
 #pragma once
 
@@ -34,7 +34,7 @@ struct text_call_ops {
 };
 
 struct text_call_params {
-    const char *method;              /* of the worker; static */
+    const char *method;              /* a method of Worker; static */
     const ProtobufCMessage *request; /* borrowed until the answer */
     const char *model, *version;     /* copied */
     int64_t deadline_ns;             /* clock_now_ns(); INT64_MAX: none */

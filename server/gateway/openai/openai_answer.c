@@ -90,7 +90,6 @@ static void set_fingerprint(struct openai_answer *answer, const char *fingerprin
 
 void openai_answer_fini(struct openai_answer *answer)
 {
-    strbuf_fini(&answer->choices);
     strbuf_fini(&answer->prompt_lists);
 }
 
@@ -98,6 +97,7 @@ void openai_answer_prompt_fini(struct openai_answer_prompt *prompt)
 {
     openai_logprobs_fini(&prompt->logprobs);
     strbuf_fini(&prompt->ids);
+    strbuf_fini(&prompt->choices);
 }
 
 /* --- a stream --- */
@@ -287,12 +287,12 @@ static void write_choice(const struct openai_answer *answer, const struct relay_
                   choice->finished ? finish_reason(choice->finished) : "null");
 }
 
-void openai_answer_choices(struct openai_answer *answer, const struct relay_frame *frame,
-                           uint32_t first)
+void openai_answer_choices(struct openai_answer *answer, struct openai_answer_prompt *prompt,
+                           const struct relay_frame *frame, uint32_t first)
 {
     const Sluice__V1__CompleteResponse *whole = frame->whole;
     for (size_t i = 0; i < whole->n_choices; i++)
-        write_choice(answer, frame, i, first + whole->choices[i]->index, &answer->choices);
+        write_choice(answer, frame, i, first + whole->choices[i]->index, &prompt->choices);
     if (answer->is_chat)
         write_prompt_lists(answer, whole->prompt_info, &answer->prompt_lists);
     if (whole->prompt_info)
@@ -304,10 +304,15 @@ void openai_answer_choices(struct openai_answer *answer, const struct relay_fram
     }
 }
 
-void openai_answer_whole(const struct openai_answer *answer, struct strbuf *out)
+void openai_answer_whole(const struct openai_answer *answer,
+                         const struct openai_answer_prompt *prompts, size_t n_prompts,
+                         struct strbuf *out)
 {
     open_object(answer, answer->is_chat ? "chat.completion" : "text_completion", out);
-    append(out, &answer->choices);
+    for (size_t i = 0; i < n_prompts; i++) {
+        strbuf_add_str(out, i ? "," : "");
+        append(out, &prompts[i].choices);
+    }
     strbuf_add_str(out, "],");
     write_usage(answer, out);
     append(out, &answer->prompt_lists);

@@ -10,9 +10,10 @@
 #include "server/gateway/relay/relay_sink.h"
 #include "sluice/v1/inference.pb-c.h"
 
-/* The part of a prompt that goes into the first chunk of each choice. */
+/* A prompt. In a stream its lists go into the first chunk of each choice. */
 struct openai_answer_prompt {
     bool has_info;
+    struct strbuf choices;           /* text of a whole answer */
     struct openai_logprobs logprobs; /* tokens of the prompt; with echo and logprobs */
     struct strbuf ids;               /* "1,2,3", with returns_ids */
 };
@@ -35,9 +36,8 @@ struct openai_answer {
     uint32_t n_prompt_tokens, n_cached_tokens, n_generated_tokens; /* so far */
     /* A chunk is written up to its finish_reason: the next frame may have the reason. */
     bool is_open;
-    uint32_t i_open; /* index of the choice of the open chunk */
-    /* Used by a whole answer: the choices, and the lists of a chat's prompt. */
-    struct strbuf choices, prompt_lists;
+    uint32_t i_open;            /* index of the choice of the open chunk */
+    struct strbuf prompt_lists; /* a chat's prompt, in a whole answer */
 };
 
 void openai_answer_fini(struct openai_answer *answer);
@@ -63,8 +63,10 @@ void openai_answer_end(struct openai_answer *answer, struct strbuf *out);
 
 /* --- a whole answer --- */
 
-/* Adds the choices of a prompt, with indices from `first`. */
-void openai_answer_choices(struct openai_answer *answer, const struct relay_frame *frame,
-                           uint32_t first);
-/* Appends the object. */
-void openai_answer_whole(const struct openai_answer *answer, struct strbuf *out);
+/* Writes the choices of a prompt, with indices from `first`. Prompts end in any order. */
+void openai_answer_choices(struct openai_answer *answer, struct openai_answer_prompt *prompt,
+                           const struct relay_frame *frame, uint32_t first);
+/* Appends the object with the choices of all prompts, in the order of the prompts. */
+void openai_answer_whole(const struct openai_answer *answer,
+                         const struct openai_answer_prompt *prompts, size_t n_prompts,
+                         struct strbuf *out);

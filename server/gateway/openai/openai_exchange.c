@@ -56,7 +56,7 @@ static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *
     uint32_t first = (uint32_t)i_prompt * exchange->n_choices;
     exchange->holds = frame->kind == RELAY_FRAME_TOKENS && frame->more;
     if (frame->kind == RELAY_FRAME_WHOLE) {
-        openai_answer_choices(answer, frame, first);
+        openai_answer_choices(answer, prompt, frame, first);
     } else if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
         forget_request(exchange);
         openai_answer_prompt_info(answer, prompt, &frame->prompt_info);
@@ -99,7 +99,7 @@ static void fail(void *surface, const struct error *err, struct strbuf *out)
 static void whole(void *surface, struct http_reply *reply)
 {
     struct openai_exchange *exchange = surface;
-    openai_answer_whole(&exchange->answer, &reply->body);
+    openai_answer_whole(&exchange->answer, exchange->prompts, exchange->n_prompts, &reply->body);
 }
 
 /* The template refused the messages: tries again with all system messages at the front. */

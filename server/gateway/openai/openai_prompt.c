@@ -23,7 +23,7 @@ static int add_prompt(struct http_body *body, struct openai_prompts *out,
 
 static int read_text(struct http_body *body, struct openai_prompts *out)
 {
-    struct openai_prompt *prompt;
+    struct openai_prompt *prompt = NULL;
     char *text = NULL;
     int rc = add_prompt(body, out, &prompt);
     if (!rc)
@@ -35,7 +35,7 @@ static int read_text(struct http_body *body, struct openai_prompts *out)
 
 static int read_ids(struct http_body *body, struct openai_prompts *out)
 {
-    struct openai_prompt *prompt;
+    struct openai_prompt *prompt = NULL;
     int rc = add_prompt(body, out, &prompt);
     return rc ? rc : http_body_ids(body, field, &prompt->ids, &prompt->n_ids);
 }

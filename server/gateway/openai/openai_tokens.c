@@ -23,7 +23,7 @@
 #include "server/gateway/openai/openai_request.h"
 #include "sluice/v1/inference.pb-c.h"
 
-/* One request. Two references: one until the answer, one of the exchange. */
+/* A request. The exchange has a reference, and the text call has one until the answer. */
 struct tokens {
     _Atomic unsigned n_refs;
     struct openai_tokens *context;
@@ -252,7 +252,7 @@ static struct tokens *make_tokens(struct openai_tokens *context, struct http_exc
     struct tokens *tokens = calloc(1, sizeof(*tokens));
     if (!tokens)
         return NULL;
-    atomic_init(&tokens->n_refs, 2);
+    atomic_init(&tokens->n_refs, 1);
     tokens->context = context;
     tokens->http = http;
     http_exchange_retain(http);
@@ -295,15 +295,14 @@ static void answer(struct openai_tokens *context, struct http_exchange *http, bo
     struct tokens *tokens = make_tokens(context, http);
     int rc = tokens ? begin(tokens, encodes, &err) : error_no_memory(&err);
     if (!rc) {
+        atomic_fetch_add(&tokens->n_refs, 1); /* on_answer releases it */
         http_exchange_set_events(http, &events, tokens);
         text_call_start(tokens->call);
         return;
     }
     openai_error_reply(&err, tokens && tokens->is_chat, headers, &reply);
-    if (tokens) {
+    if (tokens)
         release(tokens);
-        release(tokens);
-    }
     http_exchange_reply(http, &reply);
 }
 

@@ -38,7 +38,7 @@ static void give_info(struct openai_answer *answer, struct openai_answer_prompt 
     openai_answer_prompt_info(answer, prompt, &info); /* a further part counts nothing again */
 }
 
-/* The role comes with the first token, the finish reason with the last token, and usage in a chunk
+/* The role comes with the first token, and the finish reason with the last token. Usage has a chunk
  * of its own. */
 static void test_a_chat_stream_has_these_bytes(void **state)
 {
@@ -244,6 +244,7 @@ static void test_a_whole_answer_has_these_bytes(void **state)
     struct openai_answer answer = {.id = "cmpl-1", .model = "m", .created = 7, .returns_ids = true};
     struct strbuf out = {0};
     char text[] = "a\nb";
+    struct openai_answer_prompt prompts[2] = {0};
     uint32_t ids[] = {1, 2}, prompt_ids[] = {9};
     Sluice__V1__CompleteResponse whole = SLUICE__V1__COMPLETE_RESPONSE__INIT;
     Sluice__V1__PromptInfo info = SLUICE__V1__PROMPT_INFO__INIT;
@@ -264,9 +265,10 @@ static void test_a_whole_answer_has_these_bytes(void **state)
     whole.usage = &usage;
     whole.choices = choices;
     whole.n_choices = 1;
-    openai_answer_choices(&answer, &frame, 0);
-    openai_answer_choices(&answer, &frame, 1);
-    openai_answer_whole(&answer, &out);
+    /* Symptom: a prompt that ended first had its choice at the front. */
+    openai_answer_choices(&answer, &prompts[1], &frame, 1);
+    openai_answer_choices(&answer, &prompts[0], &frame, 0);
+    openai_answer_whole(&answer, prompts, 2, &out);
     assert_string_equal(
         strbuf_str(&out),
         "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":7,\"model\":\"m\","
@@ -276,6 +278,8 @@ static void test_a_whole_answer_has_these_bytes(void **state)
         "{\"index\":1,\"text\":\"a\\nb\",\"logprobs\":null,\"token_ids\":[1,2],"
         "\"prompt_token_ids\":[9],\"finish_reason\":\"stop\"}]," USAGE("2", "4", "6", "0") "}\n");
     openai_answer_fini(&answer);
+    for (size_t i = 0; i < 2; i++)
+        openai_answer_prompt_fini(&prompts[i]);
     strbuf_fini(&out);
 }
 

@@ -1,5 +1,5 @@
-/* OpenAI's API over a real socket, between the real gateway and fake workers: streams, lost
- * workers, clients that leave, and errors at each stage. */
+/* OpenAI's API over a real socket, with the real gateway and fake workers. The tests are about
+ * streams, lost workers, clients that leave, and errors at each stage. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -339,7 +339,7 @@ static void test_a_batch_of_prompts_gives_choices_in_order(void **state)
         at = strstr(at, begin);
         if (!at)
             fail_msg("choice %u is missing: %s", i, strbuf_str(&answer));
-        assert_non_null(strstr(at, ids));
+        assert_true(at && strstr(at, ids));
     }
     assert_non_null(strstr(strbuf_str(&answer), "\"model\":\"m:1\""));
     assert_non_null(strstr(strbuf_str(&answer), "\"completion_tokens\":18,"));
