@@ -76,23 +76,23 @@ async function refusal(answer) {
   let said = "";
   try {
     const body = await answer.json();
-    said = body.error && (body.error.message || body.error);
+    said = String((body.error && (body.error.message || body.error)) || "");
   } catch {
     said = "";
   }
-  const why = said ? ` ${sentence(said)}` : ""; /* begins with the field, where there is one */
+  const why = said.replace(/^authorization: /, ""); /* the field of a key says nothing here */
   const after = Number(answer.headers.get("retry-after"));
   const again = after > 0 ? ` Try again in ${count(after, "second")}.` : "";
   const opening = {
-    401: "The server refused the API key.",
-    403: "The server refused this page.",
-    404: "The server does not have this.",
-    429: "The server has too many requests.",
-    503: "The server cannot take the request now.",
+    401: "The server refused the API key",
+    403: "The server refused this page",
+    404: "The server does not have this",
+    429: "The server has too many requests",
+    503: "The server cannot take the request now",
   };
   const first = opening[answer.status] ||
-    (answer.status >= 500 ? "The server failed." : "The server refused the request.");
-  return new Refusal(answer.status, `${first}${why}${again}`);
+    (answer.status >= 500 ? "The server failed" : "The server refused the request");
+  return new Refusal(answer.status, sentence(why ? `${first}: ${why}` : first) + again);
 }
 
 async function call(path, options = {}) {

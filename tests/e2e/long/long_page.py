@@ -146,7 +146,7 @@ def test_a_refused_request_is_a_sentence_and_the_question_comes_back(browser, si
     ready(browser, site.http)
     say(browser, "word " * 12000, 8)
     browser.wait(ENDED + " && document.querySelector('.turn .error') !== null")
-    assert browser.text(".turn .error").startswith("The server refused the request.")
+    assert browser.text(".turn .error").startswith("The server refused the request: ")
     assert browser.run("document.getElementById('text').value").startswith("word word")
     browser.run("document.getElementById('text').value = ''; document.getElementById('most').value = 'many'")
     browser.type("x")
@@ -213,7 +213,7 @@ def test_a_refused_key_is_told_and_a_good_key_is_kept_for_the_tab(browser, tmp_p
         browser.type("slk_wrong")
         browser.press("Enter")
         browser.wait("!document.getElementById('key-error').hidden")
-        assert browser.text("#key-error").startswith("The server refused the API key.")
+        assert browser.text("#key-error").startswith("The server refused the API key: ")
         assert browser.run("sessionStorage.length") == 0
         browser.shot(SHOTS / "key-refused.png")
         browser.type(made["key"])
