@@ -78,9 +78,13 @@ class Plumbing:
             args += ["--" + name.replace("_", "-"), str(value)]
         return args
 
-    def load(self, timeout=120, **kwargs):
-        """Returns the figures of the load client. Fails and shows the figures if a stream was not whole."""
-        result = subprocess.run(self.load_command(**kwargs), capture_output=True, text=True, timeout=patience(timeout))
+    def load(self, timeout=120, http=None, **kwargs):
+        """Returns the figures of the load client. Fails and shows the figures if a stream was not whole. `http`: the
+        address of HTTP, for streams of /v1/completions."""
+        command = self.load_command(**kwargs)
+        if http:
+            command = [http if word == self.address else word for word in command] + ["--http"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=patience(timeout))
         assert result.stdout, result.stderr + self.text()
         figures = json.loads(result.stdout)
         assert result.returncode == 0, f"{figures}\n{self.text()}"

@@ -4,11 +4,13 @@
  *
  *   load_client --server ADDR --model NAME [--connections N] [--streams M] [--tokens T]
  *               [--prompt P] [--choices C] [--seconds S] [--idle S] [--open-rate R]
- *               [--steady] [--pid NAME=PID]...
+ *               [--steady] [--http] [--pid NAME=PID]...
  *
  * Ended streams are followed by new ones until S seconds are over. With --idle the streams are
  * opened and held that long while no token comes. With --steady the client prints "running" on
- * stderr when all streams have begun, and streams follow each other until SIGTERM. CPU and memory
+ * stderr when all streams have begun, and streams follow each other until SIGTERM. With --http a
+ * stream is an SSE stream of /v1/completions with a connection of its own, and --connections is the
+ * number of the client's threads. CPU and memory
  * of the processes named by --pid are read before, during and after the load. */
 #include <getopt.h>
 #include <pthread.h>
@@ -29,6 +31,7 @@
 #include "proto/rpc/client/stream.h"
 #include "sluice/v1/inference.pb-c.h"
 #include "tests/support/load/echo_serve.h"
+#include "tests/support/load/load_http.h"
 #include "tests/support/load/load_stats.h"
 
 enum { MAX_PIDS = 8, MAX_CHOICES = 8, N_CODES = 17, SETTLE_MS = 1500, VOCAB = 49152 };
@@ -36,7 +39,7 @@ enum { MAX_PIDS = 8, MAX_CHOICES = 8, N_CODES = 17, SETTLE_MS = 1500, VOCAB = 49
 struct settings {
     const char *server, *model;
     uint32_t n_connections, n_streams, n_tokens, n_prompt, n_choices, seconds, idle_seconds;
-    bool steady;
+    bool steady, http;
     uint32_t open_rate;
     struct {
         const char *name;
@@ -47,6 +50,7 @@ struct settings {
 
 struct connection {
     struct rpc_client *client;
+    struct load_http *http;
     /* Written by the client's thread alone. */
     struct histogram itl, ttft;
     uint64_t n_messages, n_started, n_ok, by_code[N_CODES];
@@ -59,6 +63,7 @@ struct stream {
     struct load *load;
     struct connection *connection;
     struct rpc_stream *rpc;
+    struct load_http_connection *http;
     uint32_t number, round;
     uint32_t *prompt;
     uint32_t n[MAX_CHOICES];
@@ -192,14 +197,13 @@ static bool is_whole(const struct stream *stream)
     return true;
 }
 
-static void on_status(void *arg, struct rpc_stream *rpc, const struct error *status)
+/* Counts the end of a stream, and lets the next one follow. */
+static void end_stream(struct stream *stream, const struct error *status)
 {
-    struct stream *stream = arg;
     struct load *load = stream->load;
     struct connection *connection = stream->connection;
     int code = status_to_grpc(status->status);
     bool whole = is_whole(stream);
-    (void)rpc;
     if (load->closing && status->status == STATUS_CANCELLED) {
         /* the client asked for the cancel */
     } else if (status->status == 0 && whole) {
@@ -208,8 +212,6 @@ static void on_status(void *arg, struct rpc_stream *rpc, const struct error *sta
         connection->by_code[code >= 0 && code < N_CODES ? code : 2]++;
         complain(connection, status->status ? status->message : "the stream ended early", stream);
     }
-    rpc_stream_release(stream->rpc);
-    stream->rpc = NULL;
     if (whole && !load->settings.idle_seconds && clock_now_ns() < load->end_ns) {
         stream->round++;
         open_stream(stream);
@@ -218,25 +220,86 @@ static void on_status(void *arg, struct rpc_stream *rpc, const struct error *sta
     }
 }
 
+static void on_status(void *arg, struct rpc_stream *rpc, const struct error *status)
+{
+    struct stream *stream = arg;
+    (void)rpc;
+    rpc_stream_release(stream->rpc);
+    stream->rpc = NULL;
+    end_stream(stream, status);
+}
+
 static const struct rpc_stream_events events = {.on_message = on_message, .on_status = on_status};
 
-static void open_stream(struct stream *stream)
+/* --- streams over HTTP --- */
+
+static void on_http_begin(void *arg)
+{
+    struct stream *stream = arg;
+    stream->told = true;
+    stream->load->n_told++;
+}
+
+/* A chunk does not name the index of its first token. A lost or repeated token shows as another
+ * id or text. */
+static void on_http_part(void *arg, const struct load_http_part *part)
+{
+    struct stream *stream = arg;
+    Sluice__V1__Tokens tokens = SLUICE__V1__TOKENS__INIT;
+    if (part->choice >= MAX_CHOICES) {
+        complain(stream->connection, "a choice that was not asked for", stream);
+        return;
+    }
+    tokens.choice = part->choice;
+    tokens.first_index = stream->n[part->choice];
+    tokens.ids = (uint32_t *)(uintptr_t)part->ids;
+    tokens.n_ids = part->n_ids;
+    tokens.text = (char *)(uintptr_t)part->text;
+    if (tokens.n_ids || *part->text)
+        take_tokens(stream, &tokens);
+    if (part->is_finished)
+        stream->finished |= (uint8_t)(1u << part->choice);
+}
+
+static void on_http_end(void *arg, unsigned status, const char *why)
+{
+    struct error err;
+    error_clear(&err);
+    if (status == 429)
+        error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%s", why);
+    else if (status != 200)
+        error_set(&err, STATUS_UNAVAILABLE, "%s", why);
+    end_stream(arg, &err);
+}
+
+static const struct load_http_events http_events = {
+    .on_begin = on_http_begin, .on_part = on_http_part, .on_end = on_http_end};
+
+static int open_http(struct stream *stream, struct error *err)
+{
+    const struct settings *s = &stream->load->settings;
+    struct strbuf body;
+    strbuf_init(&body, 0);
+    strbuf_printf(&body,
+                  "{\"model\":\"%s\",\"max_tokens\":%u,\"n\":%u,\"stream\":true,"
+                  "\"return_token_ids\":true,\"prompt\":[",
+                  s->model, s->n_tokens, s->n_choices);
+    for (uint32_t i = 0; i < s->n_prompt; i++)
+        strbuf_printf(&body, "%s%u", i ? "," : "", stream->prompt[i]);
+    strbuf_add_str(&body, "]}");
+    int rc = load_http_open(stream->connection->http, &stream->http, stream, strbuf_str(&body),
+                            body.n_bytes, err);
+    strbuf_fini(&body);
+    return rc;
+}
+
+static int open_grpc(struct stream *stream, struct error *err)
 {
     const struct settings *s = &stream->load->settings;
     Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
     Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
     Sluice__V1__Stopping stopping = SLUICE__V1__STOPPING__INIT;
     Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
-    struct error err;
-    for (uint32_t i = 0; i < s->n_prompt; i++) {
-        uint32_t place[3] = {stream->number, stream->round, i};
-        stream->prompt[i] = (uint32_t)(hash_bytes(place, sizeof(place), 7) % VOCAB);
-    }
-    memset(stream->n, 0, sizeof(stream->n));
-    memset(stream->last_ns, 0, sizeof(stream->last_ns));
-    stream->finished = 0;
-    stream->told = false;
-    stream->opened_ns = clock_now_ns();
     ids.ids = stream->prompt;
     ids.n_ids = s->n_prompt;
     stopping.has_max_tokens = true;
@@ -248,8 +311,24 @@ static void open_stream(struct stream *stream)
     request.token_ids = &ids;
     request.stopping = &stopping;
     request.sampling = &sampling;
-    if (rpc_stream_open(stream->connection->client, &sluice__v1__inference__descriptor, "Generate",
-                        &request.base, NULL, &events, stream, &stream->rpc, &err) != 0) {
+    return rpc_stream_open(stream->connection->client, &sluice__v1__inference__descriptor,
+                           "Generate", &request.base, NULL, &events, stream, &stream->rpc, err);
+}
+
+static void open_stream(struct stream *stream)
+{
+    const struct settings *s = &stream->load->settings;
+    struct error err;
+    for (uint32_t i = 0; i < s->n_prompt; i++) {
+        uint32_t place[3] = {stream->number, stream->round, i};
+        stream->prompt[i] = (uint32_t)(hash_bytes(place, sizeof(place), 7) % VOCAB);
+    }
+    memset(stream->n, 0, sizeof(stream->n));
+    memset(stream->last_ns, 0, sizeof(stream->last_ns));
+    stream->finished = 0;
+    stream->told = false;
+    stream->opened_ns = clock_now_ns();
+    if ((s->http ? open_http(stream, &err) : open_grpc(stream, &err)) != 0) {
         complain(stream->connection, err.message, stream);
         stream->connection->by_code[2]++;
         stream->load->n_live--;
@@ -270,7 +349,13 @@ static bool connect_all(struct load *load)
     struct rpc_client_config config;
     rpc_client_config_init(&config);
     config.target = load->settings.server;
-    for (uint32_t i = 0; i < load->settings.n_connections; i++)
+    for (uint32_t i = 0; load->settings.http && i < load->settings.n_connections; i++)
+        if (load_http_create(load->settings.server, &http_events, &load->connections[i].http,
+                             &err) != 0) {
+            fprintf(stderr, "load_client: %s\n", err.message);
+            return false;
+        }
+    for (uint32_t i = 0; !load->settings.http && i < load->settings.n_connections; i++)
         if (rpc_client_create(&config, &load->connections[i].client, &err) != 0 ||
             rpc_client_wait_connected(load->connections[i].client, 10000, &err) != 0) {
             fprintf(stderr, "load_client: %s\n", err.message);
@@ -416,7 +501,9 @@ static void close_all(struct load *load)
     load->closing = true;
     for (uint32_t i = 0; i < load->settings.n_connections; i++) {
         rpc_client_destroy(load->connections[i].client);
+        load_http_destroy(load->connections[i].http);
         load->connections[i].client = NULL;
+        load->connections[i].http = NULL;
     }
 }
 
@@ -488,7 +575,7 @@ static bool parse(int argc, char *argv[], struct settings *s)
         {"streams", 1, NULL, 'n'},   {"tokens", 1, NULL, 't'},  {"prompt", 1, NULL, 'p'},
         {"choices", 1, NULL, 'C'},   {"seconds", 1, NULL, 'S'}, {"idle", 1, NULL, 'i'},
         {"open-rate", 1, NULL, 'r'}, {"pid", 1, NULL, 'P'},     {"steady", 0, NULL, 'y'},
-        {NULL, 0, NULL, 0}};
+        {"http", 0, NULL, 'H'},      {NULL, 0, NULL, 0}};
     int got;
     while ((got = getopt_long(argc, argv, "", names, NULL)) != -1) {
         uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -505,6 +592,8 @@ static bool parse(int argc, char *argv[], struct settings *s)
             *to = number;
         else if (got == 'y')
             s->steady = true;
+        else if (got == 'H')
+            s->http = true;
         else if (got == 's')
             s->server = optarg;
         else if (got == 'm')
