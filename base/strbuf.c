@@ -71,12 +71,16 @@ bool strbuf_vprintf(struct strbuf *buf, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    size_t room = buf->failed || !buf->data ? 0 : buf->capacity - buf->n_bytes;
+    int n = vsnprintf(room ? buf->data + buf->n_bytes : NULL, room, format, args);
+    bool fits = n >= 0 && (size_t)n < room; /* most texts: they are formatted once */
     bool ok = n >= 0 && grow(buf, (size_t)n);
-    if (ok) {
+    if (ok && !fits)
         vsnprintf(buf->data + buf->n_bytes, (size_t)n + 1, format, again);
+    if (ok)
         buf->n_bytes += (size_t)n;
-    }
+    else if (room)
+        buf->data[buf->n_bytes] = '\0';
     va_end(again);
     return ok;
 }

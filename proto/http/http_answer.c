@@ -367,19 +367,37 @@ void http_exchange_abort(struct http_exchange *exchange)
 
 /* --- a part of an answer --- */
 
+/* Writes the size line of a chunk. */
+static void put_size(struct strbuf *out, size_t n_bytes)
+{
+    char line[2 * sizeof(n_bytes) + 2];
+    size_t at = sizeof(line);
+    line[--at] = '\n';
+    line[--at] = '\r';
+    for (; n_bytes; n_bytes >>= 4)
+        line[--at] = "0123456789abcdef"[n_bytes & 15];
+    strbuf_add(out, line + at, sizeof(line) - at);
+}
+
 bool http_answer_next(struct http_connection *connection)
 {
     struct http_exchange *exchange = connection->exchange;
     struct strbuf *draft = &connection->loop->draft, *out = &connection->out;
     struct http_out part = {.exchange = exchange, .draft = draft};
     strbuf_clear(draft);
+    if (!out->data) {
+        *out = connection->loop->spare;
+        strbuf_init(&connection->loop->spare, 0);
+    }
     exchange->events->next(exchange->arg, &part);
+    part.has_put |= draft->n_bytes > 0;
+    exchange->rests = part.rests && part.has_put;
     if (exchange->is_over && !part.finishes)
         return true; /* a whole reply */
     out->failed |= draft->failed;
     if (draft->n_bytes && !exchange->is_head) {
         if (exchange->is_chunked)
-            strbuf_printf(out, "%zx\r\n", draft->n_bytes);
+            put_size(out, draft->n_bytes);
         strbuf_add(out, draft->data, draft->n_bytes);
         if (exchange->is_chunked)
             strbuf_add_str(out, "\r\n");
@@ -389,7 +407,7 @@ bool http_answer_next(struct http_connection *connection)
             strbuf_add_str(out, "0\r\n\r\n");
         exchange->is_over = true;
     }
-    return part.has_put || part.finishes;
+    return part.has_put || part.finishes || out->failed;
 }
 
 void http_out_begin(struct http_out *out, unsigned status, const char *content_type,
@@ -409,8 +427,17 @@ void http_out_begin(struct http_out *out, unsigned status, const char *content_t
 
 void http_out_put(struct http_out *out, const void *bytes, size_t n_bytes)
 {
-    out->has_put |= n_bytes > 0;
     strbuf_add(out->draft, bytes, n_bytes);
+}
+
+struct strbuf *http_out_text(struct http_out *out)
+{
+    return out->draft;
+}
+
+void http_out_rest(struct http_out *out)
+{
+    out->rests = true;
 }
 
 void http_out_finish(struct http_out *out)

@@ -140,6 +140,18 @@ static bool is_sending(const struct http_connection *connection)
     return connection->n_sent < connection->out.n_bytes;
 }
 
+/* Empties a buffer. Its memory serves the next answer of any connection. */
+static void give_back(struct http_loop *loop, struct strbuf *out)
+{
+    if (loop->spare.data || out->capacity > HTTP_SPARE_BYTES) {
+        strbuf_fini(out);
+    } else {
+        strbuf_clear(out);
+        loop->spare = *out;
+    }
+    strbuf_init(out, 0);
+}
+
 /* Sends the output as far as the client takes it. True if all is sent. */
 static bool flush(struct http_connection *connection)
 {
@@ -160,8 +172,7 @@ static bool flush(struct http_connection *connection)
         return false;
     }
     ev_io_stop(connection->loop->ev, &connection->writer);
-    strbuf_fini(&connection->out); /* an idle stream holds no buffer */
-    strbuf_init(&connection->out, 0);
+    give_back(connection->loop, &connection->out); /* an idle stream holds no buffer */
     connection->n_sent = 0;
     return true;
 }
@@ -312,11 +323,18 @@ static void after_answer(struct http_connection *connection)
  * True if the answer is complete and sent. */
 static bool send_answer(struct http_connection *connection)
 {
+    bool has_put = false;
     while (connection->phase == HTTP_ANSWERING && flush(connection)) {
-        if (connection->exchange->is_over)
+        struct http_exchange *exchange = connection->exchange;
+        if (exchange->is_over)
             return true;
-        if (!connection->exchange->events || !http_answer_next(connection))
+        if (!exchange->events || (has_put && exchange->rests))
             return false;
+        has_put = http_answer_next(connection);
+        if (!has_put) {
+            give_back(connection->loop, &connection->out);
+            return false;
+        }
         connection->since_ns = clock_now_ns(); /* the client has time to take it */
     }
     return false;
@@ -494,8 +512,11 @@ static bool is_silent(const struct http_connection *connection, int64_t now_ns)
 
 void http_connection_sweep(struct http_connection *connection, int64_t now_ns)
 {
-    if (is_silent(connection, now_ns)) {
-        connection->since_ns = now_ns;
+    bool rests = connection->phase == HTTP_ANSWERING && connection->exchange->rests;
+    bool silent = is_silent(connection, now_ns);
+    if (silent || (rests && !is_sending(connection))) {
+        if (silent)
+            connection->since_ns = now_ns;
         progress(connection);
         settle(connection);
         return;

@@ -80,6 +80,11 @@ void http_exchange_abort(struct http_exchange *exchange);
 void http_out_begin(struct http_out *out, unsigned status, const char *content_type,
                     const char *headers);
 void http_out_put(struct http_out *out, const void *bytes, size_t n_bytes);
+/* Returns the buffer of the part, to append to it in place of http_out_put. */
+struct strbuf *http_out_text(struct http_out *out);
+/* Everything that is ready was put. So `next` need not run again as soon as the client took the
+ * part: a kick or a quarter of a second later is enough. */
+void http_out_rest(struct http_out *out);
 void http_out_finish(struct http_out *out);
 void http_out_reply(struct http_out *out, struct http_reply *reply);
 /* True if http_out_begin() was called, in this or an earlier `next`. */

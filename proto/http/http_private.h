@@ -33,6 +33,7 @@ struct http_exchange {
     bool is_head, is_1_0, keeps_open;
     bool has_begun, is_over; /* the status, and the last byte, are in the output */
     bool is_chunked;
+    bool rests; /* the part was all that is ready; see http_out_rest */
     atomic_bool aborted;
     uint32_t wake_ms;      /* see http_exchange_wake_after; 0: never */
     struct strbuf headers; /* added by http_exchange_add_header */
@@ -42,7 +43,7 @@ struct http_exchange {
 struct http_out {
     struct http_exchange *exchange;
     struct strbuf *draft; /* the body's part */
-    bool has_put, finishes;
+    bool has_put, finishes, rests;
 };
 
 /* The address of a client. */
@@ -101,6 +102,7 @@ struct http_loop {
     struct http_connection *connections;
     char *scratch;       /* HTTP_SCRATCH_BYTES for reads */
     struct strbuf draft; /* output of `next` */
+    struct strbuf spare; /* empty memory for the output of a connection that has none */
     pthread_mutex_t lock;
     struct http_exchange *kicks, **last_kick; /* under the lock, as are the fields below */
     struct http_accepted *accepted;           /* for this loop; owned */
@@ -111,6 +113,7 @@ struct http_loop {
 };
 
 enum { HTTP_SCRATCH_BYTES = 64 << 10, HTTP_SWEEP_MS = 250, HTTP_LINGER_MS = 1000 };
+enum { HTTP_SPARE_BYTES = 64 << 10 }; /* more memory is freed */
 enum { HTTP_DRAIN_MS = 1000 }; /* time for a last request of an idle connection */
 
 /* Exchanges hold references, because their owners may kick them after the server's end. */

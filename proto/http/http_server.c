@@ -175,6 +175,7 @@ static void close_loop(struct http_loop *loop)
         ev_loop_destroy(loop->ev);
     free(loop->scratch);
     strbuf_fini(&loop->draft);
+    strbuf_fini(&loop->spare);
 }
 
 /* --- accept --- */

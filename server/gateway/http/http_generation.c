@@ -16,6 +16,8 @@
 #include "server/gateway/relay/relay.h"
 
 static const char ping[] = ": ping\n\n";
+/* More than a few tokens: a sequence may be paused until they are taken. */
+enum { SMALL_BYTES = 4 << 10 };
 
 /* A prompt. The sink may live longer than the exchange's answer. */
 struct part {
@@ -226,10 +228,11 @@ static void next_of_stream(struct http_generation *group, struct http_out *out, 
         group->ops->fail(group->surface, err, text);
     else if (ends)
         group->ops->end(group->surface, text);
-    http_out_put(out, strbuf_str(text), text->n_bytes);
     group->put_ns = now_ns;
     if (ends)
         http_out_finish(out);
+    else if (text->n_bytes < SMALL_BYTES) /* the relay may wait to hear that it was taken */
+        http_out_rest(out);
 }
 
 static void next_of_whole(struct http_generation *group, struct http_out *out)
@@ -265,20 +268,18 @@ static void deliver_all(struct http_generation *group, struct http_out *out, str
 static void next(void *arg, struct http_out *out)
 {
     struct http_generation *group = arg;
-    struct strbuf text;
-    strbuf_init(&text, 0);
-    deliver_all(group, out, &text);
+    struct strbuf *text = http_out_text(out);
+    deliver_all(group, out, text);
     if (!group->has_failed && first_error(group)) {
         group->has_failed = true;
         cancel_all(group, "another prompt of the request failed");
     }
-    if (strbuf_failed(&text))
+    if (strbuf_failed(text))
         http_exchange_abort(group->http);
     else if (group->streams)
-        next_of_stream(group, out, &text);
+        next_of_stream(group, out, text);
     else
         next_of_whole(group, out);
-    strbuf_fini(&text);
 }
 
 static void on_gone(void *arg, struct http_exchange *http)
