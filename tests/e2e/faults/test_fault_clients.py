@@ -16,6 +16,7 @@ import grpc
 import psutil
 import pytest
 
+import http_stream
 from conftest import free_port, keeps, names, patience, sanitized, stand_still, steady, until
 from generate_stream import Stream
 from invariants import metrics
@@ -35,7 +36,9 @@ if not LONG:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory, stubs):
-    sluice = start(tmp_path_factory.mktemp("one"), stubs, env=ENV)
+    http = f"127.0.0.1:{free_port()}"
+    sluice = start(tmp_path_factory.mktemp("one"), stubs, env={**ENV, "SLUICE_HTTP_LISTEN": http})
+    sluice.http = http
     yield sluice
     sluice.stop()
 
@@ -106,8 +109,30 @@ CHILD = ("import grpc, sys, threading; sys.path.insert(0, sys.argv[1]); from slu
          "[threading.Thread(target=run, args=(i,)).start() for i in range(6)]\n")
 
 
+def leave_http(sluice, how):
+    """Six requests over HTTP. Their clients close or reset the connections during the prefill, or after the first token."""
+    connections = []
+    for i in range(6):
+        prompt = f"[{i}] " + ("All work and no play makes Jack a dull boy. " * 60 if how == "http in prefill" else "Count:")
+        connections.append(http_stream.dial(sluice.http))
+        connections[-1].sendall(http_stream.post("/v1/completions", {
+            "model": "smol", "prompt": prompt, "max_tokens": 5000, "ignore_eos": True, "stream": True, "n": 1 + (how == "http n")}))
+    if how == "http in prefill":
+        until(lambda: metrics(sluice)["sluice_http_requests_live"] == 6, 5, "they are there")
+    else:
+        for connection in connections:
+            answer = http_stream.Answer(connection).head()
+            assert answer.status == 200 and answer.chunk()
+    left = time.monotonic()
+    for connection in connections:
+        http_stream.leave(connection, "reset" if how == "http reset" else "close")
+    return left
+
+
 def leave(sluice, how):
     """Six streams whose client leaves after their first token. Returns the time of the departure."""
+    if how.startswith("http"):
+        return leave_http(sluice, how)
     if how == "kill":
         process = subprocess.Popen([sys.executable, "-c", CHILD, stubs_folder(sluice), sluice.address], stdout=subprocess.PIPE)
         seen = set()
@@ -139,7 +164,7 @@ def test_f17_abandoned_streams_are_cancelled_at_once(one):
     """A cancel takes effect within a step, by the worker's own report. With load L and its clients on two cores a step
     takes longer than its usual 100 ms at most. Only tests/long.sh asserts the bound: at most that step and the step
     before."""
-    took = {"kill": [], "close": [], "cancel": [], "reset": []}
+    took = {"kill": [], "close": [], "cancel": [], "reset": [], "http close": [], "http reset": [], "http n": [], "http in prefill": []}
     watch = Cancelled(one)
     with UnderLoad(one) as load:
         for how in list(took) * (5 if LONG else 1):
