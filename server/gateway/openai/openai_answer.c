@@ -84,13 +84,16 @@ static void open_object(const struct openai_answer *answer, const char *object, 
 
 static void set_fingerprint(struct openai_answer *answer, const char *fingerprint)
 {
-    if (!answer->fingerprint[0])
-        snprintf(answer->fingerprint, sizeof(answer->fingerprint), "%s", fingerprint);
+    if (answer->fingerprint[0])
+        return;
+    snprintf(answer->fingerprint, sizeof(answer->fingerprint), "%s", fingerprint);
+    strbuf_clear(&answer->chunk_begin);
 }
 
 void openai_answer_fini(struct openai_answer *answer)
 {
     strbuf_fini(&answer->prompt_lists);
+    strbuf_fini(&answer->chunk_begin);
 }
 
 void openai_answer_prompt_fini(struct openai_answer_prompt *prompt)
@@ -172,14 +175,23 @@ void openai_answer_flush(struct openai_answer *answer, struct strbuf *out)
     close_chunk(answer, "null", out);
 }
 
+/* Most bytes of a chunk are the same in all chunks of an answer, so they are formatted once. */
+static void open_chunk(struct openai_answer *answer, struct strbuf *out)
+{
+    if (!answer->chunk_begin.n_bytes) {
+        strbuf_add_str(&answer->chunk_begin, "data: ");
+        open_object(answer, chunk_object(answer), &answer->chunk_begin);
+    }
+    append(out, &answer->chunk_begin);
+}
+
 void openai_answer_tokens(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
                           struct openai_answer_choice *choice, uint32_t index,
                           const struct relay_frame *frame, struct strbuf *out)
 {
     const Sluice__V1__Tokens *tokens = &frame->tokens;
     openai_answer_flush(answer, out);
-    strbuf_add_str(out, "data: ");
-    open_object(answer, chunk_object(answer), out);
+    open_chunk(answer, out);
     strbuf_printf(out, "{\"index\":%" PRIu32 ",", index);
     if (!answer->is_chat)
         strbuf_add_str(out, "\"text\":");
@@ -214,13 +226,13 @@ void openai_answer_end(struct openai_answer *answer, struct strbuf *out)
 {
     openai_answer_flush(answer, out);
     if (answer->include_usage) {
-        strbuf_add_str(out, "data: ");
-        open_object(answer, chunk_object(answer), out);
+        open_chunk(answer, out);
         strbuf_add_str(out, "],");
         write_usage(answer, out);
         strbuf_add_str(out, "}\n\n");
     }
     strbuf_add_str(out, "data: [DONE]\n\n");
+    strbuf_fini(&answer->chunk_begin);
 }
 
 /* --- a whole answer --- */

@@ -38,6 +38,7 @@ struct openai_answer {
     bool is_open;
     uint32_t i_open;            /* index of the choice of the open chunk */
     struct strbuf prompt_lists; /* a chat's prompt, in a whole answer */
+    struct strbuf chunk_begin;  /* the begin of every chunk; empty: not made yet */
 };
 
 void openai_answer_fini(struct openai_answer *answer);

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from conftest import free_port
 from plumbing import Plumbing
 
 MAX_CPU_US_PER_TOKEN = 10
@@ -41,3 +42,29 @@ def test_10000_idle_streams(make):
     assert figures["errors"] == {}
     assert server["bytes_per_stream"] <= MAX_BYTES_PER_IDLE_STREAM
     assert server["fds_after"] <= server["fds_before"] and server["threads_after"] <= server["threads_before"] + 4
+
+
+def test_1000_streams_of_20_tokens_a_second_over_http(make):
+    """The server's own CPU per token counts: with HTTP/1.1 each stream has a connection, and each token a write."""
+    http = f"127.0.0.1:{free_port()}"
+    p = make(rate=20, options=["--http-listen", http, "--max-connections", "2000", "--max-calls", "2000", "--max-concurrent", "2000"])
+    grpc = [p.load(connections=connections, streams=1000, tokens=200, timeout=300) for connections in (10, 1000)]
+    figures = p.load(connections=4, streams=1000, tokens=1000, seconds=SECONDS, timeout=SECONDS + 300, http=http)
+    print("\n" + json.dumps(figures))
+    cost, few, many = (f["processes"]["server"]["cpu_us_per_token"] for f in (figures, *grpc))
+    print(f"{cost} us of CPU per token; gRPC {few} on 10 connections, {many} on 1,000")
+    assert figures["errors"] == {} and figures["ok"] >= 1000 * (SECONDS // 52)
+    assert figures["tokens_per_second"] >= 0.95 * 1000 * 20, "below the load that was promised: the run is void"
+    assert cost <= 1.5 * many
+
+
+def test_10000_idle_streams_over_http(make):
+    """The worker stays silent, so the streams begin with their first comment after 15 seconds."""
+    http = f"127.0.0.1:{free_port()}"
+    p = make(rate=0, options=["--http-listen", http, "--max-connections", "12000", "--max-calls", "20000", "--max-concurrent", "20000"])
+    figures = p.load(connections=4, streams=10000, idle=30, timeout=300, http=http)
+    print("\n" + json.dumps(figures))
+    server = figures["processes"]["server"]
+    assert figures["errors"] == {}
+    assert server["bytes_per_stream"] <= MAX_BYTES_PER_IDLE_STREAM
+    assert server["fds_after"] <= server["fds_before"] + 2 and server["threads_after"] <= server["threads_before"] + 4
