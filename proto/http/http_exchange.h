@@ -70,8 +70,8 @@ void http_exchange_retain(struct http_exchange *exchange);
 void http_exchange_release(struct http_exchange *exchange); /* NULL is accepted */
 /* Calls `next` soon, unless a part is on its way. */
 void http_exchange_kick(struct http_exchange *exchange);
-/* In the handler: also calls `next` whenever the client got nothing for this long, to
- * a quarter of a second, for comments that keep a connection alive. */
+/* In the handler: also calls `next` whenever the client got nothing for this long. Precise to a
+ * quarter of a second; for comments that keep a connection alive. */
 void http_exchange_wake_after(struct http_exchange *exchange, uint32_t ms);
 /* Cuts the answer off: the client sees a broken answer. on_gone and on_done follow. */
 void http_exchange_abort(struct http_exchange *exchange);
@@ -82,8 +82,8 @@ void http_out_begin(struct http_out *out, unsigned status, const char *content_t
 void http_out_put(struct http_out *out, const void *bytes, size_t n_bytes);
 /* Returns the buffer of the part, to append to it in place of http_out_put. */
 struct strbuf *http_out_text(struct http_out *out);
-/* Everything that is ready was put. So `next` need not run again as soon as the client took the
- * part: a kick or a quarter of a second later is enough. */
+/* Everything that is ready was put. So `next` need not run as soon as the client took the part. It
+ * runs after a kick, or a quarter of a second later. */
 void http_out_rest(struct http_out *out);
 void http_out_finish(struct http_out *out);
 void http_out_reply(struct http_out *out, struct http_reply *reply);

@@ -1,5 +1,5 @@
-"""Faults over HTTP, in front of echoing workers: clients that leave (F17), slow readers (F18), floods (F20, F22), full queues
-(F24), workers that are killed or stopped (F5, F7), drain (F37) and takeover."""
+"""Faults over HTTP, in front of echoing workers. Clients leave (F17), read slowly (F18), flood (F20, F22) or fill the queue
+(F24). Workers are killed or stopped (F5, F7). Servers drain (F37) and are replaced."""
 import contextlib
 import os
 import signal
@@ -153,7 +153,7 @@ def test_f18_a_stalled_reader_is_cut_off_and_others_do_not_notice(fast):
     out, err = others.communicate(timeout=patience(60))
     assert others.returncode == 0, (out, err, p.text())
     with pytest.raises((EOFError, ConnectionResetError)):
-        s.finish()  # what was sent before comes whole, and then no end that looks like one
+        s.finish()  # the tokens before come whole, and no end
     assert s.is_right() and not s.done
 
 

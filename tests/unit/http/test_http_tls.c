@@ -6,8 +6,10 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <malloc.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -20,6 +22,7 @@
 #include "tests/unit/base/support_cmocka.h"
 
 enum { BIG = 300000, LIFE_S = 3600, WARNING_BYTES = 256, RECEIVE_S = 10 };
+enum { N_IDLE = 24, MAX_STREAM_BYTES = 20 << 10 };
 
 static char folder[] = "/tmp/sluice-https-XXXXXX";
 static char cert_path[128], key_path[128];
@@ -37,8 +40,34 @@ static void answer_big(void *arg, struct http_reply *reply)
         strbuf_add_str(&reply->body, "0123456789");
 }
 
-static const struct http_route routes[] = {{.path = "/x", .page = answer},
-                                           {.path = "/big", .page = answer_big}};
+/* A stream sends one part, and then nothing more. */
+static void next(void *arg, struct http_out *out)
+{
+    (void)arg;
+    if (!http_out_has_begun(out)) {
+        http_out_begin(out, 200, "text/event-stream", NULL);
+        strbuf_add_str(http_out_text(out), "data: 1\n\n");
+    }
+}
+
+static void on_done(void *arg, struct http_exchange *exchange)
+{
+    (void)arg;
+    (void)exchange;
+}
+
+static void handle_stream(void *arg, struct http_exchange *exchange)
+{
+    static const struct http_exchange_events events = {.next = next, .on_done = on_done};
+    (void)arg;
+    http_exchange_set_events(exchange, &events, NULL);
+    http_exchange_kick(exchange);
+}
+
+static const struct http_route routes[] = {
+    {.path = "/stream", .handle = handle_stream, .methods = HTTP_GET},
+    {.path = "/x", .page = answer},
+    {.path = "/big", .page = answer_big}};
 
 /* Writes a certificate that signs itself, and its key. */
 static void make_pair(const char *name)
@@ -88,7 +117,7 @@ static void start(struct fixture *f, const char *client_ca)
     config.listen = "127.0.0.1:0";
     config.routes = routes;
     config.n_routes = sizeof(routes) / sizeof(routes[0]);
-    config.timeout_ms = 500;
+    config.timeout_ms = config.handshake_ms = 500;
     config.tls = f->tls;
     assert_int_equal(http_server_create(&config, &f->server, &err), 0);
 }
@@ -238,6 +267,78 @@ static void test_a_handshake_that_never_comes_is_ended(void **state)
     stop(&f);
 }
 
+/* The clients of the test below, in a process of their own: their memory must not count. Reads the
+ * port, opens idle streams and reports each by a byte, as soon as its first part came. */
+static void hold_streams(int in, int out)
+{
+    uint16_t port;
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    static const char request[] = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
+    char byte, text[1024];
+    size_t n;
+    if (read(in, &port, sizeof(port)) != sizeof(port))
+        _exit(1);
+    address.sin_port = htons(port);
+    for (int i = 0; i < N_IDLE + 1 && read(in, &byte, 1) == 1; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        SSL *ssl = SSL_new(context);
+        SSL_set_fd(ssl, fd);
+        bool good = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 &&
+                    SSL_connect(ssl) == 1 &&
+                    SSL_write_ex(ssl, request, sizeof(request) - 1, &n) == 1 &&
+                    SSL_read_ex(ssl, text, sizeof(text), &n) == 1;
+        if (!good || write(out, &byte, 1) != 1)
+            _exit(1);
+    }
+    (void)!read(in, &byte, 1); /* until the test ends */
+    _exit(0);
+}
+
+static size_t heap_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+static void open_stream(int out, int in)
+{
+    char byte = 0;
+    assert_int_equal(write(out, &byte, 1), 1);
+    assert_int_equal(read(in, &byte, 1), 1);
+}
+
+static void test_an_idle_stream_holds_little(void **state)
+{
+    struct fixture f;
+    int there[2], back[2];
+    (void)state;
+    make_pair("one");
+    assert_int_equal(pipe(there), 0);
+    assert_int_equal(pipe(back), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(there[1]);
+        hold_streams(there[0], back[1]);
+    }
+    start(&f, NULL);
+    uint16_t port = http_server_port(f.server);
+    assert_int_equal(write(there[1], &port, sizeof(port)), sizeof(port));
+    open_stream(there[1], back[0]); /* the first one also costs what all share */
+    size_t before = heap_bytes();
+    for (int i = 0; i < N_IDLE; i++)
+        open_stream(there[1], back[0]);
+    size_t each = (heap_bytes() - before) / N_IDLE;
+    print_message("%zu bytes for an idle stream\n", each);
+    assert_true(each <= MAX_STREAM_BYTES); /* a sanitizer's allocator reports none */
+    close(there[1]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(there[0]);
+    close(back[0]);
+    close(back[1]);
+    stop(&f);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -263,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_a_session_is_resumed),
         cmocka_unit_test(test_new_files_serve_new_connections),
         cmocka_unit_test(test_a_handshake_that_never_comes_is_ended),
+        cmocka_unit_test(test_an_idle_stream_holds_little),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
