@@ -62,9 +62,10 @@ static void write_usage(const struct openai_answer *answer, struct strbuf *out)
                   "\"usage\":{\"prompt_tokens\":%" PRIu32 ",\"completion_tokens\":%" PRIu32
                   ",\"total_tokens\":%" PRIu32
                   ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu32
-                  "},\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
+                  "},\"completion_tokens_details\":{\"reasoning_tokens\":%" PRIu32 "}}",
                   answer->n_prompt_tokens, answer->n_generated_tokens,
-                  answer->n_prompt_tokens + answer->n_generated_tokens, answer->n_cached_tokens);
+                  answer->n_prompt_tokens + answer->n_generated_tokens, answer->n_cached_tokens,
+                  answer->n_reasoning_tokens);
 }
 
 /* Writes the object's begin, up to the list of choices. */
@@ -185,27 +186,56 @@ static void open_chunk(struct openai_answer *answer, struct strbuf *out)
     append(out, &answer->chunk_begin);
 }
 
+/* Peers read one of two names of the reasoning, so it comes under both. */
+static void write_reasoning(struct strbuf *out, const char *text)
+{
+    strbuf_add_str(out, "\"reasoning_content\":");
+    write_str(out, text);
+    strbuf_add_str(out, ",\"reasoning\":");
+    write_str(out, text);
+}
+
+/* The part of a choice that this chunk adds. */
+static void write_delta(const struct openai_answer *answer,
+                        const struct openai_answer_choice *choice, const char *text,
+                        bool is_reasoning, struct strbuf *out)
+{
+    if (!answer->is_chat) {
+        strbuf_add_str(out, "\"text\":");
+        write_str(out, text);
+        return;
+    }
+    strbuf_add_str(out, "\"delta\":{");
+    if (!choice->has_begun)
+        strbuf_add_str(out, "\"role\":\"assistant\",");
+    strbuf_add_str(out, "\"content\":");
+    if (is_reasoning) {
+        strbuf_add_str(out, "null,");
+        write_reasoning(out, text);
+    } else {
+        write_str(out, text);
+    }
+    strbuf_add_char(out, '}');
+}
+
 void openai_answer_tokens(struct openai_answer *answer, const struct openai_answer_prompt *prompt,
                           struct openai_answer_choice *choice, uint32_t index,
                           const struct relay_frame *frame, struct strbuf *out)
 {
     const Sluice__V1__Tokens *tokens = &frame->tokens;
+    bool is_reasoning = tokens->kind == SLUICE__V1__PART_KIND__PART_KIND_REASONING;
+    answer->n_generated_tokens += (uint32_t)tokens->n_ids;
+    answer->n_reasoning_tokens += is_reasoning ? (uint32_t)tokens->n_ids : 0;
+    if (is_reasoning && answer->hides_reasoning)
+        return;
     openai_answer_flush(answer, out);
     open_chunk(answer, out);
     strbuf_printf(out, "{\"index\":%" PRIu32 ",", index);
-    if (!answer->is_chat)
-        strbuf_add_str(out, "\"text\":");
-    else if (choice->has_begun)
-        strbuf_add_str(out, "\"delta\":{\"content\":");
-    else
-        strbuf_add_str(out, "\"delta\":{\"role\":\"assistant\",\"content\":");
-    write_str(out, tokens->text);
-    strbuf_add_str(out, answer->is_chat ? "}" : "");
+    write_delta(answer, choice, tokens->text, is_reasoning, out);
     write_chunk_logprobs(answer, prompt, choice, frame, out);
     write_ids(answer, out, tokens->ids, tokens->n_ids);
     if (!choice->has_begun)
         write_prompt_ids(answer, out, &prompt->ids);
-    answer->n_generated_tokens += (uint32_t)tokens->n_ids;
     choice->has_begun = true;
     answer->is_open = true;
     answer->i_open = index;
@@ -285,6 +315,10 @@ static void write_choice(const struct openai_answer *answer, const struct relay_
     if (answer->is_chat) {
         strbuf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
         write_str(out, choice->text);
+        if (choice->reasoning_text[0] && !answer->hides_reasoning) {
+            strbuf_add_char(out, ',');
+            write_reasoning(out, choice->reasoning_text);
+        }
         strbuf_add_str(out, ",\"refusal\":null}");
     } else {
         strbuf_add_str(out, "\"text\":");
@@ -313,6 +347,7 @@ void openai_answer_choices(struct openai_answer *answer, struct openai_answer_pr
         answer->n_prompt_tokens += whole->usage->n_prompt_tokens;
         answer->n_cached_tokens += whole->usage->n_cached_tokens;
         answer->n_generated_tokens += whole->usage->n_generated_tokens;
+        answer->n_reasoning_tokens += whole->usage->n_reasoning_tokens;
     }
 }
 

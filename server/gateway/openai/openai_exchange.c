@@ -160,6 +160,7 @@ static void fill_answer(struct openai_exchange *exchange, const struct openai_re
         .returns_ids = request->returns_ids,
         .echoes = request->echoes,
         .has_prompt_logprobs = request->wants_prompt_logprobs,
+        .hides_reasoning = !request->includes_reasoning,
         .continuous_usage = request->continuous_usage,
         .include_usage = request->include_usage,
         .model = exchange->model,

@@ -282,6 +282,22 @@ static int read_nothing(struct reader *r, const struct field *field)
     return http_body_skip(&r->body);
 }
 
+/* As llama.cpp has it: "none" leaves the reasoning in the content. */
+static int read_reasoning_format(struct reader *r, const struct field *field)
+{
+    char *text = NULL;
+    int rc = http_body_text(&r->body, field->name, &text);
+    if (rc)
+        return rc;
+    bool is_none = strcmp(text, "none") == 0;
+    if (!is_none && strcmp(text, "auto") != 0 && strcmp(text, "deepseek") != 0)
+        return http_body_bad(&r->body, field->name,
+                             "is neither \"auto\", \"deepseek\" nor \"none\"");
+    r->out->output.has_split_reasoning = true;
+    r->out->output.split_reasoning = !is_none;
+    return 0;
+}
+
 static int ignore_field(struct reader *r, const struct field *field)
 {
     return openai_field_ignore(&r->body, &r->out->ignored, field->name);
@@ -352,6 +368,9 @@ static const struct field fields[] = {
     {"chat_template_kwargs", CHAT, read_object, AT(chat.template_variables_json)},
     {"chat_template", CHAT, read_text, AT(chat.template_override)},
     {"reasoning_effort", CHAT, read_text, AT(reasoning_effort)},
+    {"include_reasoning", CHAT, read_bool, AT(includes_reasoning)},
+    {"separate_reasoning", CHAT, read_bool, OUTPUT(split_reasoning)},
+    {"reasoning_format", CHAT, read_reasoning_format, .at = 0},
     {"add_generation_prompt", CHAT, read_bool, AT(chat.add_generation_prompt),
      HAS(chat.has_add_generation_prompt)},
     {"continue_final_message", CHAT, read_bool, AT(chat.continue_final_message)},
@@ -475,8 +494,10 @@ static int complete(struct reader *r)
 
 static void init(struct openai_request *request, bool is_chat, bool is_strict)
 {
-    *request = (struct openai_request){
-        .is_chat = is_chat, .parses_special = true, .ignored.is_strict = is_strict};
+    *request = (struct openai_request){.is_chat = is_chat,
+                                       .parses_special = true,
+                                       .includes_reasoning = true,
+                                       .ignored.is_strict = is_strict};
     arena_init(&request->arena, 0, 0);
     strbuf_init(&request->ignored.names, 0);
     sluice__v1__generate_request__init(&request->request);

@@ -35,6 +35,7 @@ struct openai_request {
     bool returns_ids; /* extra of vLLM: token_ids */
     bool wants_logprobs;
     bool wants_prompt_logprobs;   /* extra of vLLM */
+    bool includes_reasoning;      /* extra of vLLM; default true */
     const char *model_name;       /* as the client spells it: name or name:version */
     const char *reasoning_effort; /* a variable of the template; NULL: none */
     struct openai_ignored ignored;

@@ -8,8 +8,9 @@ import signal
 
 import grpc
 import pytest
+import requests
 
-from conftest import bad_field, model_path, patience
+from conftest import bad_field, free_port, model_path, patience
 from test_folder import MODEL, tokenizer
 
 OPEN, CLOSE = 257, 258
@@ -33,7 +34,9 @@ def make_model(path):
 def thinker(tmp_path_factory, stubs):
     from conftest import Sluice
     sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
-    sluice.start()
+    port = free_port()
+    sluice.url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    sluice.start(env={"SLUICE_HTTP_LISTEN": f"127.0.0.1:{port}"})
     try:
         for name, path in (("thinker", make_model(tmp_path_factory.mktemp("model") / "Thinker")), ("sample", model_path())):
             sluice.cli("register", name, path, "--version", "1")
@@ -227,7 +230,9 @@ def test_a_reattached_client_gets_the_rest_of_each_part(thinker):
         frames = [f for f in call]
         # the client has lost all after the first n_received tokens
         for frame in frames:
-            if frame.WhichOneof("frame") == "tokens" and n + len(frame.tokens.ids) <= n_received:
+            if frame.WhichOneof("frame") == "tokens":
+                if n + len(frame.tokens.ids) > n_received:
+                    break
                 got[frame.tokens.kind != inference.PART_KIND_REASONING] += frame.tokens.text
                 n += len(frame.tokens.ids)
         frame = inference.GenerateStreamRequest(request_id=request.request_id)
@@ -244,3 +249,46 @@ def test_the_model_tells_that_it_reasons(thinker):
     assert info.capabilities.reasoning
     info = thinker.inference.GetModel(thinker.stubs.inference.GetModelRequest(model="sample")).model.versions[0].info
     assert not info.capabilities.reasoning
+
+
+def openai(seed, thinks, **more):
+    return {"model": "thinker", "messages": [{"role": "user", "content": f"question {seed}"}], "seed": seed, "temperature": 1.0,
+            "max_tokens": 60, "ignore_eos": True, "allowed_token_ids": ALLOWED, "chat_template_kwargs": {"thinks": thinks}, **more}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_openai_has_the_reasoning_of_grpc(thinker, seed):
+    thinks = seed % 2 == 1
+    choices, usage = stream(thinker, ask(thinker, seed, thinks, n=2))
+    post = lambda **more: requests.post(thinker.url, json=openai(seed, thinks, n=2, **more), timeout=patience(60))  # noqa: E731
+    whole = post().json()
+    got = [(c["message"].get("reasoning_content", ""), c["message"].get("reasoning", ""), c["message"]["content"]) for c in whole["choices"]]
+    assert got == [(reasoning, reasoning, content) for reasoning, content, *_ in choices]
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == usage.n_reasoning_tokens
+    lines = post(stream=True, stream_options={"include_usage": True}).text.split("\n\n")
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert chunks[-1]["usage"] == whole["usage"]
+    parts = [["", "", ""], ["", "", ""]]
+    for delta, i in ((c["delta"], c["index"]) for chunk in chunks for c in chunk["choices"]):
+        for k, field in enumerate(("reasoning_content", "reasoning", "content")):
+            parts[i][k] += delta.get(field) or ""
+    assert [tuple(p) for p in parts] == got
+    # left out, and left in the content
+    left_out = [c["message"] for c in post(include_reasoning=False).json()["choices"]]
+    assert all("reasoning" not in m and "reasoning_content" not in m for m in left_out) and [m["content"] for m in left_out] == [g[2] for g in got]
+    request = ask(thinker, seed, thinks, n=2)
+    request.output.split_reasoning = False
+    plain = [content for _, content, *_ in stream(thinker, request)[0]]
+    for more in ({"separate_reasoning": False}, {"reasoning_format": "none"}):
+        assert [c["message"]["content"] for c in post(**more).json()["choices"]] == plain
+
+
+def test_openai_takes_reasoning_back_under_both_names(thinker):
+    request = ask(thinker, 1)
+    request.chat.messages.add(role="assistant", content="b", reasoning_content="a")
+    want = thinker.inference.Complete(request, timeout=patience(60)).choices[0]
+    for field in ("reasoning_content", "reasoning"):
+        body = openai(1, False)
+        body["messages"].append({"role": "assistant", "content": "b", field: "a"})
+        message = requests.post(thinker.url, json=body, timeout=patience(60)).json()["choices"][0]["message"]
+        assert (message.get("reasoning", ""), message["content"]) == (want.reasoning_text, want.text)

@@ -71,6 +71,42 @@ static void test_a_chat_stream_has_these_bytes(void **state)
     strbuf_fini(&out);
 }
 
+/* Reasoning has both names of peers, and never stands in `content`. */
+static void test_reasoning_comes_under_both_names(void **state)
+{
+    (void)state;
+    static const char expected[] =
+        HEAD "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null,"
+             "\"reasoning_content\":\"hm\",\"reasoning\":\"hm\"},\"logprobs\":null,"
+             "\"finish_reason\":null}]}\n\n" HEAD
+             "{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"logprobs\":null,"
+             "\"finish_reason\":\"stop\"}]}\n\n";
+    static const char hidden[] =
+        HEAD "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"Hi\"},\"logprobs\":null,"
+             "\"finish_reason\":\"stop\"}]}\n\n";
+    for (int hides = 0; hides < 2; hides++) {
+        struct openai_answer answer = chat_answer();
+        struct openai_answer_prompt prompt = {0};
+        struct openai_answer_choice choice = {0};
+        struct strbuf out = {0};
+        uint32_t ids[] = {1, 2};
+        char first[] = "hm", second[] = "Hi";
+        Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+        struct relay_frame frame = token_frame(first, ids, 2);
+        frame.tokens.kind = SLUICE__V1__PART_KIND__PART_KIND_REASONING;
+        answer.hides_reasoning = hides;
+        give_info(&answer, &prompt);
+        openai_answer_tokens(&answer, &prompt, &choice, 0, &frame, &out);
+        frame = token_frame(second, ids, 1);
+        openai_answer_tokens(&answer, &prompt, &choice, 0, &frame, &out);
+        openai_answer_finish(&answer, &prompt, &choice, 0, &finished, &out);
+        assert_string_equal(strbuf_str(&out), hides ? hidden : expected);
+        assert_int_equal(answer.n_reasoning_tokens, 2);
+        assert_int_equal(answer.n_generated_tokens, 3);
+        strbuf_fini(&out);
+    }
+}
+
 /* Without include_usage no chunk has a key "usage", and none has an empty list of choices. */
 static void test_usage_comes_only_where_it_was_asked_for(void **state)
 {
@@ -287,6 +323,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_chat_stream_has_these_bytes),
+        cmocka_unit_test(test_reasoning_comes_under_both_names),
         cmocka_unit_test(test_usage_comes_only_where_it_was_asked_for),
         cmocka_unit_test(test_the_end_of_another_choice_is_a_chunk_of_its_own),
         cmocka_unit_test(test_completions_have_four_lists),
