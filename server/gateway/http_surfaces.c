@@ -7,79 +7,83 @@
 #include "base/error.h"
 #include "server/gateway/page/page.h"
 
-/* Appends routes to the table, which has room. */
-static void add(struct http_surfaces *surfaces, const struct http_route *routes, size_t n)
+#define AT(member) offsetof(struct http_surfaces, member)
+
+/* The paths of the APIs, each with the place of its handler's argument. */
+static const struct {
+    const char *path;
+    http_handler_fn *handle;
+    size_t at;
+    unsigned methods;
+} apis[] = {
+    {"/v1/chat/completions", openai_exchange_chat, AT(openai), HTTP_POST},
+    {"/v1/completions", openai_exchange_completions, AT(openai), HTTP_POST},
+    {"/v1/models", openai_models_list, AT(models), HTTP_GET},
+    {"/models", openai_models_list, AT(models), HTTP_GET},
+    {"/v1/models/{}", openai_models_get, AT(models), HTTP_GET},
+    {"/models/{}", openai_models_get, AT(models), HTTP_GET},
+    {"/tokenize", openai_tokens_encode, AT(tokens), HTTP_POST},
+    {"/detokenize", openai_tokens_decode, AT(tokens), HTTP_POST},
+    {"/", tgi_exchange_compat, AT(tgi), HTTP_POST},
+    {"/generate", tgi_exchange_generate, AT(tgi), HTTP_POST},
+    {"/generate_stream", tgi_exchange_stream, AT(tgi), HTTP_POST},
+    {"/info", tgi_exchange_info, AT(tgi), HTTP_GET},
+    {"/v2", kserve_http_server, AT(kserve), HTTP_GET},
+    {"/v2/models/{}", kserve_http_model, AT(kserve), HTTP_GET},
+    {"/v2/models/{}/versions/{}", kserve_http_model, AT(kserve), HTTP_GET},
+    {"/v2/models/{}/ready", kserve_http_model_ready, AT(kserve), HTTP_GET},
+    {"/v2/models/{}/versions/{}/ready", kserve_http_model_ready, AT(kserve), HTTP_GET},
+    {"/v2/models/{}/generate", kserve_http_generate, AT(kserve), HTTP_POST},
+    {"/v2/models/{}/versions/{}/generate", kserve_http_generate, AT(kserve), HTTP_POST},
+    {"/v2/models/{}/generate_stream", kserve_http_generate_stream, AT(kserve), HTTP_POST},
+    {"/v2/models/{}/versions/{}/generate_stream", kserve_http_generate_stream, AT(kserve),
+     HTTP_POST},
+};
+
+/* Pages, which need no key, and their arguments. */
+static const struct {
+    const char *path;
+    http_page_fn *page;
+    size_t at;
+} pages[] = {
+    {"/", page_reply, 0},
+    {"/v2/health/live", kserve_http_live, AT(kserve)},
+    {"/v2/health/ready", kserve_http_ready, AT(kserve)},
+};
+
+enum { N_APIS = sizeof(apis) / sizeof(apis[0]), N_PAGES = sizeof(pages) / sizeof(pages[0]) };
+
+/* Appends a route to the table, which has room. */
+static void add(struct http_surfaces *surfaces, const struct http_route *route)
 {
-    for (size_t i = 0; i < n; i++)
-        surfaces->routes[surfaces->n_routes++] = routes[i];
+    surfaces->routes[surfaces->n_routes++] = *route;
 }
 
 int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surfaces_config *config,
                        struct error *err)
 {
-    const struct http_route openai[] = {
-        {.path = "/v1/chat/completions",
-         .handle = openai_exchange_chat,
-         .arg = &surfaces->openai,
-         .methods = HTTP_POST},
-        {.path = "/v1/completions",
-         .handle = openai_exchange_completions,
-         .arg = &surfaces->openai,
-         .methods = HTTP_POST},
-        {.path = "/v1/models",
-         .handle = openai_models_list,
-         .arg = &surfaces->models,
-         .methods = HTTP_GET},
-        {.path = "/models",
-         .handle = openai_models_list,
-         .arg = &surfaces->models,
-         .methods = HTTP_GET},
-        {.path = "/v1/models/{}",
-         .handle = openai_models_get,
-         .arg = &surfaces->models,
-         .methods = HTTP_GET},
-        {.path = "/models/{}",
-         .handle = openai_models_get,
-         .arg = &surfaces->models,
-         .methods = HTTP_GET},
-        {.path = "/tokenize",
-         .handle = openai_tokens_encode,
-         .arg = &surfaces->tokens,
-         .methods = HTTP_POST},
-        {.path = "/detokenize",
-         .handle = openai_tokens_decode,
-         .arg = &surfaces->tokens,
-         .methods = HTTP_POST},
-    };
-    const struct http_route tgi[] = {
-        {.path = "/", .handle = tgi_exchange_compat, .arg = &surfaces->tgi, .methods = HTTP_POST},
-        {.path = "/generate",
-         .handle = tgi_exchange_generate,
-         .arg = &surfaces->tgi,
-         .methods = HTTP_POST},
-        {.path = "/generate_stream",
-         .handle = tgi_exchange_stream,
-         .arg = &surfaces->tgi,
-         .methods = HTTP_POST},
-        {.path = "/info", .handle = tgi_exchange_info, .arg = &surfaces->tgi, .methods = HTTP_GET},
-    };
-    const struct http_route page = {.path = "/", .page = page_reply};
-    size_t n_openai = sizeof(openai) / sizeof(openai[0]);
-    size_t n_tgi = sizeof(tgi) / sizeof(tgi[0]);
+    char *base = (char *)surfaces;
     *surfaces = (struct http_surfaces){
         .openai = {.dispatch = config->dispatch, .is_strict = config->is_strict},
         .models = {.dispatch = config->dispatch, .created = clock_wall_ns() / NS_PER_S},
         .tokens = {.dispatch = config->dispatch,
                    .calls = config->texts,
                    .is_strict = config->is_strict},
-        .tgi = {.dispatch = config->dispatch, .is_strict = config->is_strict}};
-    surfaces->routes = calloc(config->n_pages + 1 + n_openai + n_tgi, sizeof(*surfaces->routes));
+        .tgi = {.dispatch = config->dispatch, .is_strict = config->is_strict},
+        .kserve = {.dispatch = config->dispatch, .is_strict = config->is_strict}};
+    surfaces->routes = calloc(config->n_pages + N_PAGES + N_APIS, sizeof(*surfaces->routes));
     if (!surfaces->routes)
         return error_no_memory(err);
-    add(surfaces, config->pages, config->n_pages);
-    add(surfaces, &page, 1);
-    add(surfaces, openai, n_openai);
-    add(surfaces, tgi, n_tgi);
+    for (size_t i = 0; i < config->n_pages; i++)
+        add(surfaces, &config->pages[i]);
+    for (size_t i = 0; i < N_PAGES; i++)
+        add(surfaces, &(struct http_route){
+                          .path = pages[i].path, .page = pages[i].page, .arg = base + pages[i].at});
+    for (size_t i = 0; i < N_APIS; i++)
+        add(surfaces, &(struct http_route){.path = apis[i].path,
+                                           .handle = apis[i].handle,
+                                           .arg = base + apis[i].at,
+                                           .methods = apis[i].methods});
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "proto/http/http_server.h"
+#include "server/gateway/kserve_http/kserve_http.h"
 #include "server/gateway/openai/openai_exchange.h"
 #include "server/gateway/openai/openai_models.h"
 #include "server/gateway/openai/openai_tokens.h"
@@ -19,6 +20,7 @@ struct http_surfaces {
     struct openai_models models;
     struct openai_tokens tokens;
     struct tgi_context tgi;
+    struct kserve_http kserve;
     struct http_route *routes; /* owned */
     size_t n_routes;
 };

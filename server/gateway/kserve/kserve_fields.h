@@ -9,6 +9,7 @@
 #include "server/gateway/kserve/kserve_tensor.h"
 
 struct error;
+struct json_cursor;
 struct kserve_request;
 
 /* Elements of one value. */
@@ -47,3 +48,7 @@ bool kserve_fields_input(size_t i, struct kserve_input *out_input);
  * "sampling_parameters.KEY" as field where a key is at fault. */
 int kserve_sampling_read(struct kserve_request *request, const char *text, size_t n_bytes,
                          struct error *err);
+/* Reads the value at the cursor and sets the field. Errors as kserve_fields_set, or of the cursor,
+ * which name no field. */
+int kserve_sampling_value(struct kserve_request *request, struct json_cursor *cursor,
+                          const struct kserve_field *field, const char *label, struct error *err);

@@ -1,4 +1,6 @@
 /* Readiness, metadata, configuration and statistics of the served models, from the routes. */
+#include "server/gateway/kserve/kserve_models.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,34 +92,50 @@ void kserve_server_live(void *context, struct rpc_call *call, const ProtobufCMes
     rpc_call_reply(call, &response.base);
 }
 
-/* A server without models is ready where the manager can load some. */
+bool kserve_models_server_is_ready(struct dispatch *dispatch)
+{
+    struct route_table *routes = replicas_routes(dispatch->replicas);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
+    bool any = route_watch_connected(atomic_load(&dispatch->watch));
+    for (size_t i = 0; !any && i < table->n_routes; i++)
+        any = table->routes[i]->loaded && serves(dispatch, table->routes[i]);
+    route_table_release(routes);
+    return any && !atomic_load(&dispatch->relays->leaving);
+}
+
+bool kserve_models_is_ready(struct dispatch *dispatch, const char *name, const char *version)
+{
+    struct route_table *routes = replicas_routes(dispatch->replicas);
+    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
+    bool any = false;
+    for (size_t i = 0; !any && i < table->n_routes; i++)
+        any = is_named(table->routes[i], name, version) && serves(dispatch, table->routes[i]);
+    route_table_release(routes);
+    return any;
+}
+
 void kserve_server_ready(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     Inference__ServerReadyResponse response = INFERENCE__SERVER_READY_RESPONSE__INIT;
-    struct kserve *kserve = context;
-    struct answer a;
-    struct error err;
+    const struct kserve *kserve = context;
     (void)request;
-    answer_init(&a, kserve);
-    bool any = route_watch_connected(atomic_load(&kserve->dispatch->watch));
-    for (size_t i = 0; !any && i < a.table->n_routes; i++)
-        any = a.table->routes[i]->loaded && serves(a.dispatch, a.table->routes[i]);
-    response.ready = any && !atomic_load(&kserve->dispatch->relays->leaving);
-    finish(call, &a, 0, &response.base, &err);
+    response.ready = kserve_models_server_is_ready(kserve->dispatch);
+    rpc_call_reply(call, &response.base);
 }
 
 void kserve_model_ready(void *context, struct rpc_call *call, const ProtobufCMessage *message)
 {
     const Inference__ModelReadyRequest *request = (const Inference__ModelReadyRequest *)message;
     Inference__ModelReadyResponse response = INFERENCE__MODEL_READY_RESPONSE__INIT;
-    struct answer a;
+    const struct kserve *kserve = context;
     struct error err;
-    answer_init(&a, context);
-    for (size_t i = 0; !response.ready && i < a.table->n_routes; i++)
-        response.ready = is_named(a.table->routes[i], request->name, request->version) &&
-                         serves(a.dispatch, a.table->routes[i]);
-    int rc = request->name[0] ? 0 : error_field(&err, "name", "is empty");
-    finish(call, &a, rc, &response.base, &err);
+    if (!request->name[0]) {
+        error_field(&err, "name", "is empty");
+        rpc_call_finish(call, &err);
+        return;
+    }
+    response.ready = kserve_models_is_ready(kserve->dispatch, request->name, request->version);
+    rpc_call_reply(call, &response.base);
 }
 
 /* --- metadata --- */

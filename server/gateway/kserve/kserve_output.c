@@ -60,7 +60,7 @@ struct part {
     size_t n_logprobs;
 };
 
-static const char *finish_name(Sluice__V1__FinishReason reason)
+const char *kserve_output_finish_name(Sluice__V1__FinishReason reason)
 {
     return reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH ||
                    reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH
@@ -114,11 +114,11 @@ static void write_token(struct strbuf *out, bool *first, uint32_t id, float logp
 
 /* An object for each token: the generated token, then the alternatives, by id. The rank of a
  * generated token beyond the alternatives is not known. */
-static void write_logprobs(struct strbuf *out, const struct part *part)
+void kserve_output_logprobs(Sluice__V1__TokenLogprob *const *logprobs, size_t n, struct strbuf *out)
 {
     strbuf_add_char(out, '[');
-    for (size_t i = 0; i < part->n_logprobs; i++) {
-        const Sluice__V1__TokenLogprob *own = part->logprobs[i];
+    for (size_t i = 0; i < n; i++) {
+        const Sluice__V1__TokenLogprob *own = logprobs[i];
         bool first = true;
         size_t rank = 0;
         for (size_t k = 0; k < own->n_top; k++)
@@ -140,7 +140,7 @@ static void add_logprobs(struct strbuf *out, const struct part *part)
     struct strbuf json;
     strbuf_init(&json, 0);
     if (part->n_logprobs)
-        write_logprobs(&json, part);
+        kserve_output_logprobs(part->logprobs, part->n_logprobs, &json);
     else
         strbuf_add_str(&json, "null");
     add_text(out, strbuf_str(&json), json.n_bytes, "", 0);
@@ -296,14 +296,14 @@ static void add_sums(struct kserve_answer *answer, uint32_t choice, const struct
 static void put_whole(struct kserve_answer *answer, const struct relay *relay,
                       const Sluice__V1__CompleteResponse *whole, struct rpc_out *out)
 {
-    struct part parts[RELAY_MAX_CHOICES];
+    struct part parts[RELAY_MAX_CHOICES] = {{.text = NULL}};
     answer->n_choices = (uint32_t)whole->n_choices;
     if (whole->prompt_info)
         answer->n_prompt_tokens = whole->prompt_info->n_prompt_tokens;
     for (uint32_t i = 0; i < answer->n_choices; i++) {
         const Sluice__V1__Choice *choice = whole->choices[i];
         parts[i] = (struct part){.text = choice->text,
-                                 .reason = finish_name(choice->finished->reason),
+                                 .reason = kserve_output_finish_name(choice->finished->reason),
                                  .n_tokens = choice->n_ids,
                                  .logprobs = choice->logprobs,
                                  .n_logprobs = choice->n_logprobs};
@@ -334,7 +334,7 @@ bool kserve_output_put(struct kserve_answer *answer, const struct relay *relay,
         put_parts(answer, relay, parts, true, false, out);
     } else if (frame->kind == RELAY_FRAME_FINISHED) {
         bool says_nothing = answer->outputs == text_alone;
-        parts[frame->finished.choice].reason = finish_name(frame->finished.reason);
+        parts[frame->finished.choice].reason = kserve_output_finish_name(frame->finished.reason);
         if (!frame->last && says_nothing)
             return false;
         put_parts(answer, relay, parts, !(answer->empty_final && says_nothing), frame->last, out);

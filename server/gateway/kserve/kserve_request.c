@@ -1,5 +1,6 @@
 #include "server/gateway/kserve/kserve_request.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,15 +86,14 @@ static int read_outputs(struct kserve_request *request, const Inference__ModelIn
     return 0;
 }
 
-/* Checks that concern several fields, and sets defaults. */
-static int complete(struct kserve_request *request, bool may_stream, struct error *err)
+int kserve_request_complete(struct kserve_request *request, bool may_stream, struct error *err)
 {
     static const unsigned of_logprobs =
         1u << KSERVE_OUTPUT_CUMULATIVE_LOGPROB | 1u << KSERVE_OUTPUT_LOGPROBS |
         1u << KSERVE_OUTPUT_CUM_LOG_PROBS | 1u << KSERVE_OUTPUT_OUTPUT_LOG_PROBS;
     uint32_t n = request->sampling.has_n ? request->sampling.n : 1;
     if (request->generate.prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT__NOT_SET)
-        return error_field(err, "text_input", "is missing; send a tensor BYTES of shape [1]");
+        return error_field(err, "text_input", "is missing; send a text, as BYTES of shape [1]");
     if (request->streams && !may_stream)
         return error_field(err, "stream",
                            "ModelInfer answers once; send the request on ModelStreamInfer");
@@ -113,11 +113,8 @@ static int complete(struct kserve_request *request, bool may_stream, struct erro
     return 0;
 }
 
-int kserve_request_read(struct kserve_request *out_request,
-                        const Inference__ModelInferRequest *message, bool may_stream,
-                        struct error *err)
+void kserve_request_init(struct kserve_request *request, const char *model, const char *version)
 {
-    struct kserve_request *request = out_request;
     *request = (struct kserve_request){.generate = SLUICE__V1__GENERATE_REQUEST__INIT,
                                        .sampling = SLUICE__V1__SAMPLING__INIT,
                                        .stopping = SLUICE__V1__STOPPING__INIT,
@@ -126,8 +123,16 @@ int kserve_request_read(struct kserve_request *out_request,
     request->generate.sampling = &request->sampling;
     request->generate.stopping = &request->stopping;
     request->generate.output = &request->output;
-    request->generate.model = message->model_name;
-    request->generate.version = message->model_version;
+    request->generate.model = (char *)(uintptr_t)model;
+    request->generate.version = (char *)(uintptr_t)version;
+}
+
+int kserve_request_read(struct kserve_request *out_request,
+                        const Inference__ModelInferRequest *message, bool may_stream,
+                        struct error *err)
+{
+    struct kserve_request *request = out_request;
+    kserve_request_init(request, message->model_name, message->model_version);
     if (!message->model_name[0])
         return error_field(err, "model_name", "is empty");
     if (strlen(message->id) > KSERVE_MAX_ID_BYTES)
@@ -140,7 +145,7 @@ int kserve_request_read(struct kserve_request *out_request,
         rc = kserve_sampling_read(request, request->sampling_text, request->n_sampling_text, err);
     if (!rc)
         rc = read_outputs(request, message, err);
-    return rc ? rc : complete(request, may_stream, err);
+    return rc ? rc : kserve_request_complete(request, may_stream, err);
 }
 
 void kserve_request_fini(struct kserve_request *request)

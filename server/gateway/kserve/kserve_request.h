@@ -56,6 +56,12 @@ int kserve_request_read(struct kserve_request *out_request,
                         const Inference__ModelInferRequest *message, bool may_stream,
                         struct error *err);
 void kserve_request_fini(struct kserve_request *request);
+
+/* The steps for a reader of another encoding: begins an empty request for a model, whose names are
+ * borrowed. Then the reader sets fields (kserve_fields.h). */
+void kserve_request_init(struct kserve_request *request, const char *model, const char *version);
+/* Checks that concern several fields, and sets defaults. Errors as kserve_request_read. */
+int kserve_request_complete(struct kserve_request *request, bool may_stream, struct error *err);
 /* Names the tensor or parameter in an error that names a field of GenerateRequest. `given` is that
  * of the request. */
 void kserve_request_name_field(uint64_t given, struct error *err);

@@ -21,7 +21,6 @@ struct list {
 static int broken(struct error *err)
 {
     err->reason = REASON_NONE;
-    snprintf(err->field, sizeof(err->field), "%s", name);
     return err->status;
 }
 
@@ -117,10 +116,10 @@ static int read_object(struct kserve_request *request, struct json_cursor *curso
     }
 }
 
-static int read_value(struct kserve_request *request, struct json_cursor *cursor,
-                      const struct kserve_field *field, const char *label, bool is_pairs,
-                      struct error *err)
+int kserve_sampling_value(struct kserve_request *request, struct json_cursor *cursor,
+                          const struct kserve_field *field, const char *label, struct error *err)
 {
+    bool is_pairs = kserve_fields_is_pairs(field);
     enum json_value kind;
     struct list list = {0};
     struct kserve_value value;
@@ -155,11 +154,11 @@ static int read_key(struct kserve_request *request, struct json_cursor *cursor, 
         return err->status;
     if (kind == JSON_VALUE_NULL) /* as if the key were absent */
         return json_cursor_null(cursor, err) == 0 ? 0 : broken(err);
-    return read_value(request, cursor, field, label, kserve_fields_is_pairs(field), err);
+    return kserve_sampling_value(request, cursor, field, label, err);
 }
 
-int kserve_sampling_read(struct kserve_request *request, const char *text, size_t n_bytes,
-                         struct error *err)
+static int read_text(struct kserve_request *request, const char *text, size_t n_bytes,
+                     struct error *err)
 {
     struct json_cursor cursor;
     const char *key = "";
@@ -175,4 +174,13 @@ int kserve_sampling_read(struct kserve_request *request, const char *text, size_
         rc = read_key(request, &cursor, key, err);
     }
     return rc || json_cursor_end(&cursor, err) == 0 ? rc : broken(err);
+}
+
+int kserve_sampling_read(struct kserve_request *request, const char *text, size_t n_bytes,
+                         struct error *err)
+{
+    int rc = read_text(request, text, n_bytes, err);
+    if (rc && !err->field[0])
+        snprintf(err->field, sizeof(err->field), "%s", name);
+    return rc;
 }

@@ -1,4 +1,5 @@
-"""The API of text-generation-inference, by clients that are not part of the project: huggingface-hub and text-generation."""
+"""The API of text-generation-inference, by clients that are not part of the project: huggingface-hub and text-generation.
+KServe's generate extension, at the same server."""
 import asyncio
 import json
 import random
@@ -211,3 +212,64 @@ def test_a_client_that_leaves_frees_its_place(tgi):
         next(answer.iter_lines())
         until(running, 20, "the request runs")
     until(lambda: not running(), 20, "the place is free")
+
+
+# --- KServe's generate extension ---
+
+def generate_events(tgi, body, path="/v2/models/smol/generate_stream"):
+    with post(tgi, path, body, stream=True) as answer:
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
+        parts = answer.content.split(b"\n\n")
+    assert parts[-1] == b"" and all(p.startswith(b"data: {") and b"\n" not in p for p in parts[:-1])
+    return [json.loads(p[6:]) for p in parts[:-1]]
+
+
+@pytest.mark.parametrize("body", [
+    {"max_tokens": 12, "temperature": 0},
+    {"parameters": {"max_tokens": 12, "temperature": "0"}},
+    {"sampling_parameters": {"max_tokens": 12, "temperature": 0}},
+    {"sampling_parameters": '{"max_tokens": "12", "temperature": 0}'},
+], ids=["flat", "parameters", "object", "text"])
+def test_generate_gives_the_text_of_grpc(tgi, body):
+    wanted = complete(tgi, PARIS, max_tokens=12).choices[0].text
+    body = dict(body, text_input=PARIS)
+    answer = post(tgi, "/v2/models/smol/generate", body).json()
+    assert answer == {"model_name": "smol", "model_version": "1", "text_output": PARIS + wanted}  # Triton's vLLM backend echoes, too
+    answer = post(tgi, "/v2/models/smol/versions/1/generate", dict(body, exclude_input_in_output=True, id="7")).json()
+    assert (answer["text_output"], answer["id"]) == (wanted, "7")
+    events = generate_events(tgi, body)
+    assert "".join(e["text_output"] for e in events) == wanted and len(events) > 1
+
+
+def test_generate_tells_reason_tokens_and_logprobs(tgi):
+    choice = complete(tgi, PARIS, max_tokens=6).choices[0]
+    asked = {"text_input": PARIS, "max_tokens": 6, "temperature": 0, "return_finish_reason": True, "return_num_input_tokens": True,
+             "return_num_output_tokens": True, "return_cumulative_logprob": True}
+    answer = post(tgi, "/v2/models/smol/generate", asked).json()
+    assert (answer["finish_reason"], answer["num_input_tokens"], answer["num_output_tokens"]) == ("length", 5, 6)
+    assert answer["cumulative_logprob"] == pytest.approx(sum(p.logprob for p in choice.logprobs), abs=1e-4)
+    events = generate_events(tgi, dict(asked, parameters={"stream": True}))
+    assert [e["finish_reason"] for e in events[:-1]] == ["None"] * (len(events) - 1) and events[-1]["finish_reason"] == "length"
+    assert sum(e["num_output_tokens"] for e in events) == 6
+
+
+@pytest.mark.parametrize("path,body,status", [
+    ("smol/generate", {}, 400), ("smol/generate", {"text_input": "x", "temperature": -1}, 400),
+    ("smol/generate", {"text_input": "x", "stream": True}, 400), ("smol/generate_stream", {"text_input": "x", "max_tokens": 0}, 400),
+    ("none/generate", {"text_input": "x"}, 404), ("smol/versions/7/generate_stream", {"text_input": "x"}, 404),
+])
+def test_generate_refuses_with_a_text(tgi, path, body, status):
+    answer = post(tgi, f"/v2/models/{path}", body)
+    assert answer.status_code == status and set(answer.json()) == {"error"}
+
+
+def test_probes_and_metadata_of_kserve(tgi):
+    def get(path):
+        return requests.get(f"{tgi.url}/v2{path}", timeout=patience(30))
+    until(lambda: get("/models/smol/ready").status_code == 200, 20, "the model is ready")
+    statuses = [get(p).status_code for p in ("/health/live", "/health/ready", "/models/smol/versions/1/ready", "/models/smol/versions/2/ready",
+                                             "/models/none/ready", "/models/none")]
+    assert statuses == [200, 200, 200, 503, 503, 404]
+    model = get("/models/smol").json()
+    assert (model["name"], model["versions"]) == ("smol", ["1"]) and "generate" in get("").json()["extensions"]
+    assert {"text_input", "max_tokens"} <= {t["name"] for t in model["inputs"]} and "text_output" in {t["name"] for t in model["outputs"]}
