@@ -184,8 +184,8 @@ int engine_event_buffer_create(struct engine_event_buffer **out_buffer, struct e
 void engine_event_buffer_destroy(struct engine_event_buffer *buffer);
 
 /* Takes all pending events and returns their number. *out_events is borrowed from `buffer` until
- * the next call. All tokens of a choice since the last read form one event, or one for each run of
- * reasoning and of content; the first event has all new ids. Only a single reader at
+ * the next call. All tokens of a choice since the last read form one event. Reasoning and
+ * content form events of their own; the first of these has all new ids. Only a single reader at
  * a time. */
 size_t engine_read_events(struct engine *engine, struct engine_event_buffer *buffer,
                           const struct engine_event **out_events);

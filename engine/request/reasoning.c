@@ -8,7 +8,7 @@
 #include "engine/text/tokenizer.h"
 
 enum {
-    MAX_SIGNS = 64,    /* of a marker */
+    MAX_SIGNS = 64,    /* the longest marker */
     MAX_SPACE = 64,    /* atoms of white space before a marker that opens a thought */
     TAIL_SIGNS = 256,  /* last signs of a prompt that are looked at */
     FIRST_ATOMS = 640, /* more than the text of nearly every token */

@@ -28,7 +28,7 @@ void reasoning_set_state(struct reasoning *reasoning, enum reasoning_state state
 void reasoning_read_prompt(struct reasoning *reasoning, const struct tokenizer *tok,
                            const uint32_t *ids, uint32_t n_ids);
 
-/* True if the token is part of a marker. Such a token must be pushed alone. */
+/* True if the token is part of a marker. Push this token alone. */
 bool reasoning_has_token(const struct reasoning *reasoning, uint32_t id);
 bool reasoning_is_thinking(const struct reasoning *reasoning);
 
@@ -36,7 +36,7 @@ bool reasoning_is_thinking(const struct reasoning *reasoning);
  * thought are reasoning. */
 struct reasoning_part {
     bool is_reasoning;
-    size_t end; /* of its text in the delta's text */
+    size_t end; /* where the text of the part ends in the delta's text */
     uint32_t n_ids;
 };
 

@@ -70,8 +70,8 @@ void http_exchange_retain(struct http_exchange *exchange);
 void http_exchange_release(struct http_exchange *exchange); /* NULL is accepted */
 /* Calls `next` soon, unless a part is on its way. */
 void http_exchange_kick(struct http_exchange *exchange);
-/* In the handler: also calls `next` whenever the client got nothing for this long. Precise to a
- * quarter of a second; for comments that keep a connection alive. */
+/* In the handler: also calls `next` whenever the client got nothing for this long. The time is
+ * precise to a quarter of a second. Comments keep a connection alive in this way. */
 void http_exchange_wake_after(struct http_exchange *exchange, uint32_t ms);
 /* Cuts the answer off: the client sees a broken answer. on_gone and on_done follow. */
 void http_exchange_abort(struct http_exchange *exchange);

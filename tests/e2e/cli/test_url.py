@@ -1,4 +1,4 @@
-"""The command line over HTTP: run, chat and bench serve with Sluice and with servers of other habits, and the HTTP address
+"""The command line over HTTP: run, chat and bench serve, with Sluice and with servers of other habits. Also the HTTP address
 of `sluice serve`."""
 import http.server
 import json

@@ -1,6 +1,6 @@
 /* fuzz_tgi.c: the body of a request of text-generation-inference. The first byte chooses path and
- * strictness. A refusal has a text and names its field. What is accepted has a prompt without NUL,
- * passes or fails the checks of the server, and packs. */
+ * strictness. A refusal has a text and names its field. An accepted request has a prompt without
+ * NUL, passes or fails the checks of the server, and packs. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
