@@ -76,7 +76,8 @@ const struct cli_command cmd_key_new = {
         "role and expiry. The file has a line per key and comments that start with '#'. "
         "Only its owner and group may have access to the file. Requests, request ids "
         "and the prefix cache belong to the tenant. Keys with the role viewer, operator "
-        "or admin are for sluice-manager --manage-keys-file and do not work on the data plane.",
+        "or admin are for sluice-manager --manage-keys-file. On the data plane, keys of the roles "
+        "operator and admin open the repository RPCs of KServe alone.",
     .examples = key_examples,
     .n_examples = CLI_N(key_examples),
     .specs = key_specs,

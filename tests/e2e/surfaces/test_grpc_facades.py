@@ -237,10 +237,6 @@ def test_a_client_that_leaves_frees_its_slot(served, client, vllm):
 
 # --- KServe: bad input ---
 
-def raw_request(messages, **kwargs):
-    return messages.ModelInferRequest(model_name="smol", **kwargs)
-
-
 def test_errors_of_a_call_name_the_tensor(served, client):
     bad = [
         ([], "text_input"),
@@ -263,6 +259,12 @@ def test_errors_of_a_call_name_the_tensor(served, client):
     with pytest.raises(InferenceServerException) as e:
         client.infer("smol", vllm_inputs(PROMPT, {"guided_decoding": {"json": "{}"}}))
     assert e.value.status() == "StatusCode.UNIMPLEMENTED"
+    with pytest.raises(InferenceServerException) as e:
+        client.infer("smol", vllm_inputs(PROMPT, {"max_tokens": 2}), compression_algorithm="gzip")
+    assert e.value.status() == "StatusCode.UNIMPLEMENTED"
+    with pytest.raises(InferenceServerException) as e:
+        client.infer("smol", vllm_inputs(PROMPT, {"max_tokens": 2000, "ignore_eos": True}), timeout=200000)
+    assert e.value.status() == "StatusCode.DEADLINE_EXCEEDED"
 
 
 # --- KServe: facts ---
