@@ -89,11 +89,11 @@ rpc_handler_fn handle_generate_stream;
 /* Makes the call a stream of that form. From the call's handler only. */
 void generate_stream_open(struct service *service, struct rpc_call *call,
                           const struct stream_form *form);
-/* Starts a request. The caller, the trace and the deadline of *params are set here. Takes the
+/* Starts a request. The stream adds its caller, trace and deadline to the parameters. Takes the
  * answer, on success only. Errors as generation_open; UNAUTHENTICATED if the key is valid no more;
  * UNAVAILABLE if the server is leaving. */
-int generate_stream_start(struct generate_stream *stream, struct relay_params *params, void *answer,
-                          struct error *err);
+int generate_stream_start(struct generate_stream *stream, const struct relay_params *given,
+                          void *answer, struct error *err);
 
 /* Ticker thread: ends streams whose client takes no message, and idle streams while the server
  * is leaving. */

@@ -28,18 +28,19 @@ static int authorize(const struct generate_stream *stream, struct error *err)
     return access_authorize(stream->service->access, stream->call, err);
 }
 
-int generate_stream_start(struct generate_stream *stream, struct relay_params *params, void *answer,
-                          struct error *err)
+int generate_stream_start(struct generate_stream *stream, const struct relay_params *given,
+                          void *answer, struct error *err)
 {
     struct service *service = stream->service;
     struct trace_context trace;
+    struct relay_params params = *given;
     int64_t deadline_ns = rpc_call_deadline_ns(stream->call);
     struct relay *relay;
     struct stream_member *member;
-    params->caller = gateway_caller(stream->call);
-    params->trace = &trace;
-    if (deadline_ns < params->deadline_ns)
-        params->deadline_ns = deadline_ns;
+    params.caller = gateway_caller(stream->call);
+    params.trace = &trace;
+    if (deadline_ns < params.deadline_ns)
+        params.deadline_ns = deadline_ns;
     if (atomic_load(&service->dispatch->relays->leaving)) {
         error_set(err, STATUS_UNAVAILABLE, "the server is going away");
         err->retry_after_ms = 1000;
@@ -49,7 +50,7 @@ int generate_stream_start(struct generate_stream *stream, struct relay_params *p
     if (rc)
         return rc;
     gateway_trace(stream->call, &trace);
-    rc = generation_open(service->dispatch, params, &relay, err);
+    rc = generation_open(service->dispatch, &params, &relay, err);
     if (rc)
         return rc;
     rc = generate_stream_add(stream, relay, answer, &member, err);
@@ -68,7 +69,8 @@ static int start(struct generate_stream *stream, const char *request_id,
                  const Sluice__V1__GenerateRequest *frame, struct error *err)
 {
     Sluice__V1__GenerateRequest request = *frame;
-    struct relay_params params = {.request = &request, .deadline_ns = INT64_MAX, .streams = true};
+    const struct relay_params params = {
+        .request = &request, .deadline_ns = INT64_MAX, .streams = true};
     request.request_id = (char *)(uintptr_t)request_id;
     return generate_stream_start(stream, &params, NULL, err);
 }

@@ -394,12 +394,18 @@ static int refuse(struct setter *s)
 /* --- the names --- */
 
 #define AT(member) offsetof(struct kserve_request, member)
-#define SAMPLING(member)                                                                           \
-    "sampling." #member, set_##member, .at = AT(sampling.member), .has = AT(sampling.has_##member)
-#define FIELD(part, member, how)                                                                   \
-#part "." #member, how, .at = AT(part.member), .has = AT(part.has_##member)
-#define LIST(part, member, how)                                                                    \
-#part "." #member, how, .at = AT(part.member), .has = AT(part.n_##member), .is_list = true
+#define SAMPLING(member, how)                                                                      \
+    "sampling." #member, how, .at = AT(sampling.member), .has = AT(sampling.has_##member)
+#define SAMPLING_LIST(member, how)                                                                 \
+    "sampling." #member, how, .at = AT(sampling.member), .has = AT(sampling.n_##member),           \
+                              .is_list = true
+#define STOPPING(member, how)                                                                      \
+    "stopping." #member, how, .at = AT(stopping.member), .has = AT(stopping.has_##member)
+#define STOPPING_LIST(member, how)                                                                 \
+    "stopping." #member, how, .at = AT(stopping.member), .has = AT(stopping.n_##member),           \
+                              .is_list = true
+#define ANSWER(member, how)                                                                        \
+    "output." #member, how, .at = AT(output.member), .has = AT(output.has_##member)
 #define OUTPUT(bits) NULL, set_output, .outputs = (bits)
 #define NO_PLACE     .at = 0
 #define BIT(output)  (1u << KSERVE_OUTPUT_##output)
@@ -416,35 +422,35 @@ static const struct kserve_field fields[] = {
     {"return_num_input_tokens", NO_JSON, "BOOL", OUTPUT(BIT(NUM_INPUT_TOKENS))},
     {"return_num_output_tokens", NO_JSON, "BOOL", OUTPUT(BIT(NUM_OUTPUT_TOKENS))},
     {"return_log_probs", NO_JSON, "BOOL", OUTPUT(BIT(CUM_LOG_PROBS) | BIT(OUTPUT_LOG_PROBS))},
-    {"max_tokens", ANY, "INT32", FIELD(stopping, max_tokens, set_u32)},
-    {"min_tokens", ANY, "INT32", FIELD(stopping, min_tokens, set_u32)},
-    {"min_length", NO_JSON, NULL, FIELD(stopping, min_tokens, set_u32)},
-    {"stop_words", NO_JSON, "BYTES", LIST(stopping, stop, set_texts)},
-    {"stop", KSERVE_JSON | KSERVE_PARAMETER, NULL, LIST(stopping, stop, set_texts)},
-    {"stop_token_ids", ANY, NULL, LIST(stopping, stop_token_ids, set_ids)},
-    {"end_id", NO_JSON, "INT32", LIST(stopping, stop_token_ids, set_ids)},
-    {"ignore_eos", ANY, NULL, FIELD(stopping, ignore_eos, set_bool)},
-    {"include_stop_str_in_output", ANY, NULL, FIELD(stopping, include_stop, set_bool)},
-    {"temperature", ANY, "FP32", FIELD(sampling, temperature, set_float)},
-    {"top_k", ANY, "INT32", SAMPLING(top_k)},
-    {"top_p", ANY, "FP32", FIELD(sampling, top_p, set_float)},
-    {"min_p", ANY, NULL, FIELD(sampling, min_p, set_float)},
-    {"typical_p", ANY, NULL, FIELD(sampling, typical_p, set_float)},
-    {"repetition_penalty", ANY, "FP32", FIELD(sampling, repetition_penalty, set_float)},
-    {"presence_penalty", ANY, "FP32", FIELD(sampling, presence_penalty, set_float)},
-    {"frequency_penalty", ANY, "FP32", FIELD(sampling, frequency_penalty, set_float)},
-    {"seed", ANY, "UINT64", SAMPLING(seed)},
-    {"random_seed", NO_JSON, "UINT64", SAMPLING(seed)},
-    {"n", ANY, NULL, FIELD(sampling, n, set_u32)},
-    {"num_return_sequences", NO_JSON, NULL, FIELD(sampling, n, set_u32)},
-    {"best_of", ANY, NULL, FIELD(sampling, best_of, set_u32)},
-    {"bad_words", ANY, "BYTES", LIST(sampling, bad_words, set_texts)},
-    {"allowed_token_ids", ANY, NULL, LIST(sampling, allowed_token_ids, set_ids)},
+    {"max_tokens", ANY, "INT32", STOPPING(max_tokens, set_u32)},
+    {"min_tokens", ANY, "INT32", STOPPING(min_tokens, set_u32)},
+    {"min_length", NO_JSON, NULL, STOPPING(min_tokens, set_u32)},
+    {"stop_words", NO_JSON, "BYTES", STOPPING_LIST(stop, set_texts)},
+    {"stop", KSERVE_JSON | KSERVE_PARAMETER, NULL, STOPPING_LIST(stop, set_texts)},
+    {"stop_token_ids", ANY, NULL, STOPPING_LIST(stop_token_ids, set_ids)},
+    {"end_id", NO_JSON, "INT32", STOPPING_LIST(stop_token_ids, set_ids)},
+    {"ignore_eos", ANY, NULL, STOPPING(ignore_eos, set_bool)},
+    {"include_stop_str_in_output", ANY, NULL, STOPPING(include_stop, set_bool)},
+    {"temperature", ANY, "FP32", SAMPLING(temperature, set_float)},
+    {"top_k", ANY, "INT32", SAMPLING(top_k, set_top_k)},
+    {"top_p", ANY, "FP32", SAMPLING(top_p, set_float)},
+    {"min_p", ANY, NULL, SAMPLING(min_p, set_float)},
+    {"typical_p", ANY, NULL, SAMPLING(typical_p, set_float)},
+    {"repetition_penalty", ANY, "FP32", SAMPLING(repetition_penalty, set_float)},
+    {"presence_penalty", ANY, "FP32", SAMPLING(presence_penalty, set_float)},
+    {"frequency_penalty", ANY, "FP32", SAMPLING(frequency_penalty, set_float)},
+    {"seed", ANY, "UINT64", SAMPLING(seed, set_seed)},
+    {"random_seed", NO_JSON, "UINT64", SAMPLING(seed, set_seed)},
+    {"n", ANY, NULL, SAMPLING(n, set_u32)},
+    {"num_return_sequences", NO_JSON, NULL, SAMPLING(n, set_u32)},
+    {"best_of", ANY, NULL, SAMPLING(best_of, set_u32)},
+    {"bad_words", ANY, "BYTES", SAMPLING_LIST(bad_words, set_texts)},
+    {"allowed_token_ids", ANY, NULL, SAMPLING_LIST(allowed_token_ids, set_ids)},
     {"logit_bias", KSERVE_JSON, NULL, "sampling.logit_bias", set_logit_bias, NO_PLACE,
      .is_list = true},
     {"logprobs", KSERVE_JSON | KSERVE_PARAMETER, NULL, "output.top_n", set_logprobs, NO_PLACE},
-    {"skip_special_tokens", ANY, NULL, FIELD(output, skip_special_tokens, set_bool)},
-    {"truncate_prompt_tokens", ANY, NULL, FIELD(output, truncate, set_u32)},
+    {"skip_special_tokens", ANY, NULL, ANSWER(skip_special_tokens, set_bool)},
+    {"truncate_prompt_tokens", ANY, NULL, ANSWER(truncate, set_u32)},
     {"timeout", KSERVE_PARAMETER, NULL, NULL, set_timeout, NO_PLACE},
     {"triton_enable_empty_final_response", KSERVE_PARAMETER, NULL, NULL, set_flag,
      .at = AT(empty_final)},

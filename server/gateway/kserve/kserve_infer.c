@@ -99,10 +99,10 @@ static void on_message(struct generate_stream *stream, const ProtobufCMessage *m
     if (!rc && !(answer = kserve_output_create(&request, infer, true)))
         rc = error_no_memory(&err);
     if (!rc) {
-        struct relay_params params = {.request = &request.generate,
-                                      .deadline_ns = deadline_of(&request, INT64_MAX),
-                                      .whole = !request.streams,
-                                      .streams = true};
+        const struct relay_params params = {.request = &request.generate,
+                                            .deadline_ns = deadline_of(&request, INT64_MAX),
+                                            .whole = !request.streams,
+                                            .streams = true};
         rc = generate_stream_start(stream, &params, answer, &err);
     }
     if (rc) {

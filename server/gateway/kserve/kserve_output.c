@@ -294,9 +294,9 @@ static void add_sums(struct kserve_answer *answer, uint32_t choice, const struct
 }
 
 static void put_whole(struct kserve_answer *answer, const struct relay *relay,
-                      const Sluice__V1__CompleteResponse *whole, struct rpc_out *out)
+                      const Sluice__V1__CompleteResponse *whole,
+                      struct part parts[RELAY_MAX_CHOICES], struct rpc_out *out)
 {
-    struct part parts[RELAY_MAX_CHOICES] = {{.text = NULL}};
     answer->n_choices = (uint32_t)whole->n_choices;
     if (whole->prompt_info)
         answer->n_prompt_tokens = whole->prompt_info->n_prompt_tokens;
@@ -320,7 +320,7 @@ bool kserve_output_put(struct kserve_answer *answer, const struct relay *relay,
     for (size_t i = 0; i < RELAY_MAX_CHOICES; i++)
         parts[i] = (struct part){.text = ""};
     if (frame->kind == RELAY_FRAME_WHOLE) {
-        put_whole(answer, relay, frame->whole, out);
+        put_whole(answer, relay, frame->whole, parts, out);
     } else if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
         answer->n_prompt_tokens = frame->prompt_info.n_prompt_tokens;
         return false;

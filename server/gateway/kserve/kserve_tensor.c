@@ -247,8 +247,9 @@ static void next_raw(struct kserve_tensor *tensor, struct kserve_value *out)
     } else if (type->kind == KSERVE_BOOL) {
         out->is_true = bits;
     } else if (type->kind == KSERVE_INT) {
-        unsigned shift = (unsigned)(64 - 8 * type->n_bytes);
-        out->i = (int64_t)(bits << shift) >> shift;
+        if (bits > type->highest) /* negative: the bits above are ones */
+            bits |= ~type->highest;
+        out->i = (int64_t)bits;
     } else if (type->kind == KSERVE_UINT) {
         out->u = bits;
     } else if (type->n_bytes == 4) {
