@@ -155,4 +155,6 @@ else
   sluice ps
   stop:  sluice stop
 TEXT
+    http=$(sed -n 's/.* and \(http[^,]*\),.*/\1/p' "$state/serve.out" 2>/dev/null | head -n 1)
+    [ -z "$http" ] || echo "  curl $http/v1/models    # OpenAI's API"
 fi

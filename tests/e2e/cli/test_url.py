@@ -1,5 +1,5 @@
-"""The command line over HTTP: run, chat and bench serve, with Sluice and with servers of other habits. Also the HTTP address
-of `sluice serve`."""
+"""The command line over HTTP. run, chat and bench serve speak with Sluice and with servers of other habits. `sluice serve`
+prints its HTTP address."""
 import http.server
 import json
 import os
