@@ -321,6 +321,18 @@ static void shake_hands(struct http_wire *wire)
         fail_handshake(wire);
 }
 
+/* The address does not answer. */
+static void try_next(struct http_wire *wire, int err_no)
+{
+    const struct addrinfo *next = wire->address->ai_next;
+    close_socket(wire);
+    wire->address = next;
+    if (next)
+        open_next(wire);
+    else
+        fail_connection(wire, err_no);
+}
+
 static void on_connected(struct http_wire *wire)
 {
     int err_no = 0;
@@ -329,13 +341,7 @@ static void on_connected(struct http_wire *wire)
     if (getsockopt(wire->fd, SOL_SOCKET, SO_ERROR, &err_no, &n) != 0)
         err_no = errno;
     if (err_no) {
-        const struct addrinfo *next = wire->address->ai_next;
-        close_socket(wire);
-        wire->address = next;
-        if (next)
-            open_next(wire);
-        else
-            fail_connection(wire, err_no);
+        try_next(wire, err_no);
     } else if (wire->target->tls) {
         begin_phase(wire, PHASE_HANDSHAKE);
         if (!make_ssl(wire)) {
@@ -458,6 +464,8 @@ static void on_timer(EV_P_ ev_timer *watcher, int events)
     else if (wire->phase == PHASE_RUNNING)
         fail(wire, STATUS_DEADLINE_EXCEEDED, REASON_NONE,
              "the server has sent nothing for too long");
+    else if (wire->phase == PHASE_CONNECTING)
+        try_next(wire, ETIMEDOUT);
     else
         fail_connection(wire, ETIMEDOUT);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compares Sluice with llama-server under the same load over OpenAI's HTTP API. `sluice bench serve --http` puts the load on
-# each server in turn, on the same model and with the same prompts. llama-server runs with its best settings. Prints ratios of
-# tokens/s, TTFT and ITL. --help lists the options.
+# Compares Sluice with llama-server under the same load over OpenAI's HTTP API. The command `sluice bench serve --http` puts
+# the load on each server in turn. Both have the same model and the same prompts. llama-server runs with its best settings.
+# Prints ratios of tokens/s, TTFT and ITL. --help lists the options.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 for word in "$@"; do
