@@ -159,50 +159,56 @@ static bool looks_like_path(const char *word)
            (n > 5 && strcmp(word + n - 5, ".gguf") == 0);
 }
 
-/* MODEL may be left out with --url. */
-static int read_words(const struct cli *cli, const char **out_model, const char **out_prompt,
-                      struct error *err)
+/* Reads PROMPT, from stdin for "-". Borrowed from `typed` or from the arguments. */
+static int read_prompt(const char *word, struct strbuf *typed, const char **out_prompt,
+                       struct error *err)
 {
-    *out_model = cli_word(cli, 0);
-    *out_prompt = cli_word(cli, 1);
-    if (*out_prompt)
-        return 0;
-    *out_prompt = *out_model;
-    *out_model = NULL;
-    if (cli_uses_url(cli))
-        return 0;
-    error_set(err, STATUS_INVALID_ARGUMENT,
-              "usage: sluice run MODEL PROMPT [options]   (see sluice run --help)");
-    return cli_usage(err);
+    bool from_stdin = strcmp(word, "-") == 0;
+    int rc = from_stdin ? cli_read_stdin("the prompt", typed, err) : 0;
+    *out_prompt = from_stdin ? strbuf_str(typed) : word;
+    return rc;
+}
+
+/* MODEL may be left out. */
+static int run_by_url(struct cli *cli, struct strbuf *typed, struct error *err)
+{
+    const char *first = cli_word(cli, 0), *second = cli_word(cli, 1), *prompt;
+    int rc = read_prompt(second ? second : first, typed, &prompt, err);
+    return rc ? rc : stream_remote(cli, second ? first : NULL, prompt, err);
+}
+
+static int run_by_rpc(struct cli *cli, struct strbuf *typed, struct error *err)
+{
+    struct rpc_client *client;
+    char from_file[64];
+    const char *model = cli_word(cli, 0), *word = cli_word(cli, 1), *prompt;
+    int rc = 0;
+    if (!model || !word) {
+        error_set(err, STATUS_INVALID_ARGUMENT,
+                  "usage: sluice run MODEL PROMPT [options]   (see sluice run --help)");
+        return cli_usage(err);
+    }
+    if (looks_like_path(model) && access(model, R_OK) != 0)
+        rc = errno == ENOENT ? error_set(err, STATUS_NOT_FOUND, "%s: no such file or folder", model)
+             : errno == EACCES ? path_access_error(AT_FDCWD, model, model, "", err)
+                               : error_errno(err, errno, "%s", model);
+    if (!rc)
+        rc = read_prompt(word, typed, &prompt, err);
+    if (!rc && looks_like_path(model)) {
+        rc = prepare_file(cli, model, from_file, err);
+        model = from_file;
+    }
+    if (!rc)
+        rc = cli_server(cli, &client, err);
+    return rc ? rc : stream_answer(cli, client, model, prompt, err);
 }
 
 static int run_run(struct cli *cli)
 {
     struct error err;
-    struct rpc_client *client;
-    char from_file[64];
-    const char *model, *prompt;
     struct strbuf typed;
     strbuf_init(&typed, CLI_TEXT_MAX_BYTES);
-    int rc = read_words(cli, &model, &prompt, &err);
-    bool by_url = cli_uses_url(cli);
-    if (!rc && !by_url && looks_like_path(model) && access(model, R_OK) != 0)
-        rc = errno == ENOENT
-                 ? error_set(&err, STATUS_NOT_FOUND, "%s: no such file or folder", model)
-             : errno == EACCES ? path_access_error(AT_FDCWD, model, model, "", &err)
-                               : error_errno(&err, errno, "%s", model);
-    if (!rc && strcmp(prompt, "-") == 0) {
-        rc = cli_read_stdin("the prompt", &typed, &err);
-        prompt = strbuf_str(&typed);
-    }
-    if (!rc && !by_url && looks_like_path(model)) {
-        rc = prepare_file(cli, model, from_file, &err);
-        model = from_file;
-    }
-    if (!rc && by_url)
-        rc = stream_remote(cli, model, prompt, &err);
-    else if (!rc && (rc = cli_server(cli, &client, &err)) == 0)
-        rc = stream_answer(cli, client, model, prompt, &err);
+    int rc = cli_uses_url(cli) ? run_by_url(cli, &typed, &err) : run_by_rpc(cli, &typed, &err);
     strbuf_fini(&typed);
     return rc ? cli_fail(cli, &err) : 0;
 }
