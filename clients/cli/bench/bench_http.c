@@ -39,6 +39,7 @@ struct call {
     struct openai_reply reply;
     uint64_t n_counted; /* tokens reported to the load */
     uint64_t n_usage;   /* the server's count at the end */
+    uint64_t n_prompt, n_cached;
     bool has_usage, counts_exactly, has_finish, is_length;
 };
 
@@ -113,14 +114,16 @@ static void write_body(const struct bench_http *t, const struct bench_request *r
 
 /* --- answers; on the loop's thread --- */
 
-/* Counts the tokens of a chunk. */
+/* Counts the tokens of a chunk. A usage that comes with the finish reason alone is the total, which
+ * finish() takes. */
 static void count_tokens(struct call *call)
 {
     const struct openai_reply *reply = &call->reply;
     bool has_text = reply->text.n_bytes || reply->reasoning.n_bytes;
+    bool has_count = reply->has_usage && (call->counts_exactly || !reply->finish[0]);
     uint64_t n_total = call->n_counted + has_text;
-    if (reply->has_usage || reply->has_predicted) {
-        n_total = reply->has_usage ? reply->n_generated : reply->n_predicted;
+    if (has_count || reply->has_predicted) {
+        n_total = has_count ? reply->n_generated : reply->n_predicted;
         call->counts_exactly = true;
     }
     if (n_total <= call->n_counted)
@@ -149,9 +152,9 @@ static int on_event(void *ctx, const char *name, const char *json, size_t n_byte
     if (reply->has_usage) {
         call->has_usage = true;
         call->n_usage = reply->n_generated;
+        call->n_prompt = reply->n_prompt;
+        call->n_cached = reply->n_cached;
     }
-    if (reply->has_usage && !reply->has_choice)
-        bench_slot_prompt(call->slot, (uint32_t)reply->n_prompt, (uint32_t)reply->n_cached);
     return 0;
 }
 
@@ -182,6 +185,8 @@ static void finish(struct call *call, struct error *err)
         error_set(err, STATUS_DATA_LOSS, "the server's stream ended within the answer");
         return;
     }
+    if (call->has_usage)
+        bench_slot_prompt(call->slot, (uint32_t)call->n_prompt, (uint32_t)call->n_cached);
     if (!call->counts_exactly && end.n_tokens > call->n_counted)
         bench_slot_late_tokens(call->slot, end.n_tokens - call->n_counted);
     bench_slot_finished(call->slot, &end);

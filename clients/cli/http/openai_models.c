@@ -38,6 +38,10 @@ int openai_models_find(const struct http_target *target, const char *id,
 {
     struct list list = {.wanted = id};
     int rc = fetch_list(target, &list, err);
+    if (!rc && list.n == 1 && !list.model.id[0]) {
+        list.wanted = NULL;
+        rc = fetch_list(target, &list, err);
+    }
     strbuf_fini(&list.names);
     if (rc)
         return rc;

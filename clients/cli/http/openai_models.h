@@ -6,8 +6,8 @@
 struct error;
 struct http_target;
 
-/* Looks up a model of that id. *out_model is empty, except its id, if the server does not list the
- * id. */
+/* Looks up a model of that id. If the server lists another model alone, that model answers to every
+ * id. Else *out_model is empty, except its id, for an id that is not listed. */
 int openai_models_find(const struct http_target *target, const char *id,
                        struct openai_model *out_model, struct error *err);
 /* Takes the only model. INVALID_ARGUMENT with the names, and REASON_USAGE, if the server does not

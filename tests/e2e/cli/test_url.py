@@ -159,6 +159,11 @@ class Foreign(http.server.BaseHTTPRequestHandler):
     def as_lies(self, body):
         self.stream(text("a"), text("b"), text("c", "length"), USAGE % 2)
 
+    def as_llama(self, body):
+        """The usage comes with the finish reason."""
+        end = text("", "length")[:-1] + ',"usage":{"prompt_tokens":5,"completion_tokens":3}}'
+        self.stream(text("a"), text("b c"), end)
+
     def as_merges(self, body):
         self.stream(text("a b"), text("c", "length"), USAGE % 3)
 
@@ -354,6 +359,8 @@ def test_bench_measures_over_http_as_over_grpc(web):
 def test_bench_checks_the_count_of_a_server(foreign):
     report, code = bench("merges", "--http", foreign, "--requests", 4, "--clients", 2)
     assert code == 0 and report["output_tokens"] == 12 and report["messages"] == 8 and report["input_tokens"] == 20
+    report, code = bench("llama", "--http", foreign, "--requests", 1)
+    assert code == 0 and (report["output_tokens"], report["messages"], report["itl_ms"]["n"], report["input_tokens"]) == (3, 2, 1, 5)
     report, code = bench("lies", "--http", foreign, "--requests", 2)
     assert code == 1 and report["requests"]["failed"] == 2 and report["errors"] == {"DATA_LOSS": 2}
     report, code = bench("busy", "--http", foreign, "--requests", 1)
