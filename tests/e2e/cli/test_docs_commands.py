@@ -153,7 +153,7 @@ class Cluster(Sluice):
     def translated(self, command):
         """The command with the addresses, folders and ids of this cluster."""
         for old, new in {"127.0.0.1:8000": self.http, "127.0.0.1:8001": self.address, "127.0.0.1:8002": self.metrics_address, "127.0.0.1:8004": self.manager_metrics,
-                         "STATE/": f"{self.state}/", "/etc/sluice/sluice.conf": str(ROOT / "etc/sluice.conf"),
+                         "STATE/": f"{self.state}/", "unix:/run/sluice/": f"unix:{self.home}/", "/etc/sluice/sluice.conf": str(ROOT / "etc/sluice.conf"),
                          "~/.cache/sluice/models/SmolLM2-135M-Instruct.Q4_1.gguf": "./model.gguf",
                          "/var/lib/sluice": str(self.offline), "/backup/": f"{self.home}/", "PID": str(self.process.pid),
                          "~/sluice-venv/bin/python": sys.executable,
@@ -216,7 +216,7 @@ class Cluster(Sluice):
     def serve(self, command):
         """Runs a separate `sluice serve` until it serves the model that the command names. `sluice stop` ends that
         serve."""
-        command = re.sub(r"(--(?:listen|metrics|manager-metrics)) \S+:\d+", lambda m: f"{m[1]} 127.0.0.1:{free_port()}", command)
+        command = re.sub(r"(--(?:listen|http-listen|metrics|manager-metrics)) \S+:\d+", lambda m: f"{m[1]} 127.0.0.1:{free_port()}", command)
         if "--listen" not in command:
             command += f" --listen 127.0.0.1:{free_port()}"
         self.offline.mkdir(exist_ok=True)
