@@ -238,12 +238,12 @@ const struct cli_command cmd_run = {
         "MODEL is a served model's name, or the path of a GGUF file or of a model's folder. A "
         "folder's path needs a slash, as in ./folder. The model of a path is registered and "
         "loaded first. PROMPT - reads the prompt from stdin, without one newline at its "
-        "end.\n\nWith "
+        "end. The reasoning of a model goes to stderr, and the answer to stdout.\n\nWith "
         "--url the command speaks OpenAI's API over HTTP with any server that has this API. MODEL "
         "is a name of that server, and may be left out where the server lists a single model. The "
         "prompt goes to /chat/completions, with --raw to /completions. Options without a field in "
-        "OpenAI's API are refused. Redirects are not followed, and no proxy is used. Thoughts of a "
-        "reasoning model go to stderr. With --json each event of the server is a line.",
+        "OpenAI's API are refused. Redirects are not followed, and no proxy is used. "
+        "With --json each event of the server is a line.",
     .examples = run_examples,
     .n_examples = CLI_N(run_examples),
     .specs = run_specs,

@@ -14,7 +14,6 @@
 #include "clients/cli/shell/answer.h"
 #include "clients/cli/shell/cli.h"
 #include "clients/cli/term/output.h"
-#include "clients/cli/term/printable.h"
 
 /* A server may think about a long prompt for minutes. */
 enum { CONNECT_MS = 10000, IDLE_MS = 600000 };
@@ -30,7 +29,7 @@ struct stream {
     const struct cli *cli;
     struct answer *answer;
     struct openai_reply reply;
-    bool has_end, thinks; /* [DONE] or a finish reason came; the last text was a thought */
+    bool has_end; /* [DONE] or a finish reason came */
 };
 
 /* --- options --- */
@@ -166,22 +165,6 @@ static void print_event(const char *json, size_t n_bytes)
     putchar('\n');
 }
 
-/* Thoughts go to stderr, so that stdout has the answer alone. */
-static void print_thought(struct stream *stream, const char *text)
-{
-    if (stream->cli->settings.json || !text[0])
-        return;
-    printable_write(stderr, text);
-    stream->thinks = true;
-}
-
-static void end_thought(struct stream *stream)
-{
-    if (stream->thinks)
-        fputc('\n', stderr);
-    stream->thinks = false;
-}
-
 static void take_finish(struct stream *stream)
 {
     const char *finish = stream->reply.finish;
@@ -210,13 +193,12 @@ static int on_event(void *ctx, const char *name, const char *json, size_t n_byte
         return rc;
     if (stream->cli->settings.json)
         print_event(json, n_bytes);
-    print_thought(stream, strbuf_str(&reply->reasoning));
+    if (reply->reasoning.n_bytes)
+        answer_add_thought(stream->cli, answer, strbuf_str(&reply->reasoning));
     if (reply->text.n_bytes || reply->reasoning.n_bytes)
         answer->n_tokens++; /* the usage corrects the number */
-    if (reply->text.n_bytes) {
-        end_thought(stream);
+    if (reply->text.n_bytes)
         answer_add_text(stream->cli, answer, strbuf_str(&reply->text));
-    }
     take_finish(stream);
     if (reply->has_usage) {
         answer->n_tokens = reply->n_generated;
@@ -247,7 +229,6 @@ static int run_request(struct remote *remote, const char *path, struct strbuf *b
     rc = http_fetch_run(fetch, path, body, on_event, &stream, err);
     answer_set_stop(answer, NULL, NULL);
     http_fetch_destroy(fetch);
-    end_thought(&stream);
     openai_reply_fini(&stream.reply);
     if (rc == STATUS_CANCELLED && stream.has_end)
         rc = 0;

@@ -228,6 +228,8 @@ static void print_version(const Sluice__Manager__V1__ModelVersion *v)
                info->pre_tokenizer, info->capabilities && info->capabilities->chat ? "yes" : "no",
                info->weights_digest);
         print_ids("end tokens ", info->eos_token_ids, info->n_eos_token_ids);
+        if (info->capabilities && info->capabilities->reasoning)
+            puts("reasoning   apart from content");
         if (info->fim)
             print_fim(info->fim);
         if (info->default_sampling) {

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -30,11 +31,45 @@ void answer_fini(struct answer *answer)
     pthread_mutex_destroy(&answer->lock);
 }
 
+static void note_time(struct answer *a)
+{
+    a->last_ns = clock_now_ns();
+    if (!a->first_ns)
+        a->first_ns = a->last_ns;
+}
+
+/* SGR 2 of ECMA-48 is faint, SGR 0 is normal. */
+static void set_faint(bool on)
+{
+    if (isatty(STDERR_FILENO))
+        fputs(on ? "\x1B[2m" : "\x1B[0m", stderr);
+}
+
+void answer_add_thought(const struct cli *cli, struct answer *a, const char *text)
+{
+    note_time(a);
+    if (cli->settings.json || !text[0])
+        return;
+    if (!a->thinks)
+        set_faint(true);
+    a->thinks = true;
+    printable_write(stderr, text);
+}
+
+static void end_thought(struct answer *a)
+{
+    if (!a->thinks)
+        return;
+    a->thinks = false;
+    set_faint(false);
+    fputc('\n', stderr);
+}
+
 void answer_add_text(const struct cli *cli, struct answer *a, const char *text)
 {
-    if (!a->first_ns)
-        a->first_ns = clock_now_ns();
-    a->last_ns = clock_now_ns();
+    note_time(a);
+    if (text[0])
+        end_thought(a);
     strbuf_add_str(&a->text, text);
     if (!cli->settings.json)
         printable_write(stdout, text);
@@ -43,7 +78,10 @@ void answer_add_text(const struct cli *cli, struct answer *a, const char *text)
 static void print_tokens(const struct cli *cli, const Sluice__V1__Tokens *tokens, struct answer *a)
 {
     a->n_tokens += tokens->n_ids;
-    answer_add_text(cli, a, tokens->text);
+    if (tokens->kind == SLUICE__V1__PART_KIND__PART_KIND_REASONING)
+        answer_add_thought(cli, a, tokens->text);
+    else
+        answer_add_text(cli, a, tokens->text);
 }
 
 static void record_end(const Sluice__V1__Finished *finished, struct answer *a)
@@ -92,8 +130,9 @@ void answer_cancel(struct answer *a)
     pthread_mutex_unlock(&a->lock);
 }
 
-int answer_finish(const struct cli *cli, const struct answer *a, int rc, struct error *err)
+int answer_finish(const struct cli *cli, struct answer *a, int rc, struct error *err)
 {
+    end_thought(a);
     if (a->cancelled && rc == STATUS_CANCELLED)
         rc = 0;
     if (!cli->settings.json && (a->n_tokens || !rc))

@@ -24,6 +24,7 @@ struct answer {
     char replica_id[64];             /* replica that finished the answer; truncated */
     Sluice__V1__FinishReason reason; /* UNSPECIFIED: the answer did not finish */
     int64_t start_ns, first_ns, last_ns;
+    bool thinks; /* the last printed text was reasoning */
 
     pthread_mutex_t lock;    /* guards the fields below */
     void (*stop)(void *arg); /* ends the running call; NULL: none runs */
@@ -45,8 +46,11 @@ int answer_run(struct cli *cli, struct rpc_client *client,
 void answer_set_stop(struct answer *answer, void (*stop)(void *arg), void *arg);
 /* Takes a part of the text: keeps it, and prints it unless --json. */
 void answer_add_text(const struct cli *cli, struct answer *answer, const char *text);
+/* Takes a part of the reasoning: prints it to stderr, dimmed on a terminal, unless --json. So
+ * stdout has the answer alone. */
+void answer_add_thought(const struct cli *cli, struct answer *answer, const char *text);
 /* Ends the printed answer after a call that returned `rc`. Returns the result of the answer. */
-int answer_finish(const struct cli *cli, const struct answer *answer, int rc, struct error *err);
+int answer_finish(const struct cli *cli, struct answer *answer, int rc, struct error *err);
 /* Cancels the answer, also before its call has begun. Any thread. No effect after the end. */
 void answer_cancel(struct answer *answer);
 

@@ -5,12 +5,13 @@ import os
 import queue
 import shutil
 import signal
+import subprocess
 
 import grpc
 import pytest
 import requests
 
-from conftest import bad_field, free_port, model_path, patience
+from conftest import BIN, bad_field, free_port, model_path, patience
 from test_folder import MODEL, tokenizer
 
 OPEN, CLOSE = 257, 258
@@ -27,6 +28,8 @@ def make_model(path):
                               "special": False} for i, text in ((OPEN, "<think>"), (CLOSE, "</think>"))]
     (path / "tokenizer.json").write_text(json.dumps(made))
     (path / "chat_template.jinja").write_text(TEMPLATE)
+    (path / "additional_chat_templates").mkdir()
+    (path / "additional_chat_templates/thinks.jinja").write_text("{{ messages[0].content }}<think>\n")
     return path
 
 
@@ -292,3 +295,18 @@ def test_openai_takes_reasoning_back_under_both_names(thinker):
         body["messages"].append({"role": "assistant", "content": "b", field: "a"})
         message = requests.post(thinker.url, json=body, timeout=patience(60)).json()["choices"][0]["message"]
         assert (message.get("reasoning", ""), message["content"]) == (want.reasoning_text, want.text)
+
+
+def test_the_command_line_prints_reasoning_apart(thinker):
+    """sluice run: stdout has the answer alone, and stderr the reasoning."""
+    for seed in range(200):
+        request = thinker.request("thinker", "", seed=seed, temperature=1.0, max_tokens=200, ignore_eos=True)
+        request.chat.messages.add(role="user", content="question")
+        request.chat.template = "thinks"
+        (reasoning, content, *_), = stream(thinker, request)[0]
+        if reasoning and content:
+            break
+    options = ["--template", "thinks", "--seed", str(seed), "--temperature", "1", "--max-tokens", "200", "--ignore-eos"]
+    ran = subprocess.run([BIN / "sluice", "run", "thinker", "question", *options, "--server", thinker.address, "--state-dir", thinker.state],
+                         capture_output=True, timeout=patience(60), check=True)
+    assert (ran.stdout.decode(), ran.stderr.decode()) == (content + "\n", reasoning + "\n")
