@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from conftest import BIN, Sluice, free_port, model_path, patience, until
+from test_reasoning import ALLOWED, make_model
 
 CHAT = [{"role": "user", "content": "Name three colours."}]
 TEXT = "The capital of France is"
@@ -348,6 +349,33 @@ def test_a_late_system_message_moves_to_the_front_if_the_template_refuses_it(api
     assert whole.json()["choices"][0]["message"] == first.json()["choices"][0]["message"]
     kept = post(api, "/v1/chat/completions", {**body, "messages": messages, "chat_template": template.replace("raise_exception", "str")})
     assert "x-sluice-changed" not in kept.headers
+
+
+def test_reasoning_comes_apart_under_both_names(api, tmp_path):
+    """The model's tokens are bytes, so thoughts and characters of four bytes are cut anywhere."""
+    api.cli("register", "thinker", make_model(tmp_path / "Thinker"), "--version", "1")
+    api.cli("load", "thinker", "--kv-tokens", "4096")
+    n_thoughts = 0
+    for seed in range(8):
+        body = {"model": "thinker", "messages": [{"role": "user", "content": f"question {seed}"}], "seed": seed, "temperature": 1, "max_tokens": 60,
+                "ignore_eos": True, "allowed_token_ids": ALLOWED, "chat_template_kwargs": {"thinks": seed % 2 == 1}}
+        request = chat_request(api, body["messages"], seed=seed, temperature=1, max_tokens=60, ignore_eos=True)
+        request.model, request.chat.template_variables_json = "thinker", json.dumps(body["chat_template_kwargs"])
+        request.sampling.allowed_token_ids.extend(ALLOWED)
+        wanted = api.inference.Complete(request, timeout=patience(60))
+        whole = post(api, "/v1/chat/completions", body).json()
+        message = whole["choices"][0]["message"]
+        thought, text = wanted.choices[0].reasoning_text, wanted.choices[0].text
+        assert (message.get("reasoning_content", ""), message.get("reasoning", ""), message["content"]) == (thought, thought, text)
+        assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == wanted.usage.n_reasoning_tokens
+        *chunks, _ = map(json.loads, events(post(api, "/v1/chat/completions", {**body, "stream": True, "stream_options": {"include_usage": True}}))[:-1])
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        for name, part in (("reasoning_content", thought), ("reasoning", thought), ("content", text)):
+            assert "".join(d.get(name) or "" for d in deltas) == part
+        hidden = post(api, "/v1/chat/completions", {**body, "include_reasoning": False}).json()["choices"][0]["message"]
+        assert "reasoning" not in hidden and hidden["content"] == text
+        n_thoughts += bool(thought)
+    assert n_thoughts > 2
 
 
 def test_clients_that_leave_free_their_places(api):

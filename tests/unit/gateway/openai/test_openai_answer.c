@@ -68,6 +68,7 @@ static void test_a_chat_stream_has_these_bytes(void **state)
     openai_answer_flush(&answer, &out);
     openai_answer_end(&answer, &out);
     assert_string_equal(strbuf_str(&out), expected);
+    openai_answer_fini(&answer);
     strbuf_fini(&out);
 }
 
@@ -103,6 +104,7 @@ static void test_reasoning_comes_under_both_names(void **state)
         assert_string_equal(strbuf_str(&out), hides ? hidden : expected);
         assert_int_equal(answer.n_reasoning_tokens, 2);
         assert_int_equal(answer.n_generated_tokens, 3);
+        openai_answer_fini(&answer);
         strbuf_fini(&out);
     }
 }
@@ -126,6 +128,7 @@ static void test_usage_comes_only_where_it_was_asked_for(void **state)
         assert_true((strstr(strbuf_str(&out), USAGE("5", "1", "6", "4")) != NULL) == continuous);
         assert_true((strstr(strbuf_str(&out), "\"usage\"") != NULL) == continuous);
         assert_null(strstr(strbuf_str(&out), "\"choices\":[]"));
+        openai_answer_fini(&answer);
         strbuf_fini(&out);
     }
 }
@@ -158,6 +161,7 @@ static void test_the_end_of_another_choice_is_a_chunk_of_its_own(void **state)
     assert_int_equal(n_chunks, 4);
     assert_int_equal(n_null, 2);
     assert_int_equal(n_stop, 2);
+    openai_answer_fini(&answer);
     strbuf_fini(&out);
 }
 

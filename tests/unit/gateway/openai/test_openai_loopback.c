@@ -171,7 +171,7 @@ static void test_a_lost_worker_leaves_no_trace_in_the_stream(void **state)
         STREAM "\"max_tokens\":60,\"n\":2,\"logprobs\":1,\"return_token_ids\":true}";
     struct strbuf answer = {0}, moved = {0}, expected = {0}, got = {0};
     fixture_init(&f);
-    f.workers[0].step_us = f.workers[1].step_us = 3000;
+    f.workers[0].step_us = f.workers[1].step_us = 15000; /* long enough to be killed meanwhile */
     start(2);
     assert_int_equal(ask("POST", "/v1/completions", body, &answer), 200);
     int fd = send_request("POST", "/v1/completions", body);
