@@ -145,8 +145,8 @@ static void write_chunk_logprobs(const struct openai_answer *answer,
             openai_logprobs_join(&lists, &prompt->logprobs);
         if (joins && !frame->text_ends)
             lists.n_text = prompt->logprobs.n_text;
-        const struct openai_logprobs_text text = {tokens->text, frame->text_ends,
-                                                  frame->text_begin};
+        const struct openai_logprobs_text text = {tokens->text, frame->text_ends, frame->text_begin,
+                                                  joins};
         openai_logprobs_add(&lists, tokens->logprobs, tokens->n_logprobs,
                             frame->text_ends ? &text : NULL);
         choice->n_text = lists.n_text;
@@ -278,7 +278,7 @@ static void write_whole_logprobs(const struct openai_answer *answer,
         openai_logprobs_write_chat(choice->logprobs, choice->n_logprobs, out);
     } else {
         struct openai_logprobs lists = {0};
-        const struct openai_logprobs_text text = {choice->text, text_ends, 0};
+        const struct openai_logprobs_text text = {choice->text, text_ends, 0, answer->echoes};
         if (answer->echoes && info)
             openai_logprobs_add(&lists, info->prompt_logprobs, info->n_prompt_logprobs, NULL);
         lists.n_text = text_ends ? 0 : lists.n_text;

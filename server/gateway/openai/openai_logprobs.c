@@ -122,11 +122,12 @@ void openai_logprobs_fini(struct openai_logprobs *lists)
     strbuf_fini(&lists->offsets);
 }
 
-/* Returns the byte of the text where token i begins. The text of the first token may begin with the
- * prompt's text. */
+/* Returns the byte of the text where token i begins. */
 static size_t begin_of(const struct openai_logprobs_text *text, size_t n_text, size_t i,
                        const ProtobufCBinaryData *token)
 {
+    if (!i && !text->has_prompt)
+        return 0;
     size_t end = (size_t)(text->ends[i ? i - 1 : 0] - text->begin);
     end = end < n_text ? end : n_text;
     bool is_shown = !i && token->len <= end && token->len &&

@@ -2,6 +2,7 @@
  * state belongs to the caller. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ struct openai_logprobs_text {
     const char *text;
     const uint32_t *ends;
     uint64_t begin;
+    bool has_prompt; /* the text of the first token begins with the prompt's text */
 };
 
 void openai_logprobs_fini(struct openai_logprobs *lists);

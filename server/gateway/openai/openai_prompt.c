@@ -14,7 +14,7 @@ static int add_prompt(struct http_body *body, struct openai_prompts *out,
         return error_field(body->err, field, "has more than %d prompts", OPENAI_MAX_PROMPTS);
     void *list = http_body_grow(body, out->list, out->n, sizeof(*out->list));
     if (!list)
-        return http_body_no_memory(body);
+        return error_no_memory(body->err);
     out->list = list;
     *out_prompt = &out->list[out->n++];
     **out_prompt = (struct openai_prompt){0};

@@ -219,6 +219,29 @@ static void test_completions_have_four_lists(void **state)
     strbuf_fini(&out);
 }
 
+/* Symptom: the first token of a message began at its end where its bytes are not its text, as a
+ * leading space of SentencePiece. */
+static void test_offsets_do_not_depend_on_the_cuts_between_messages(void **state)
+{
+    (void)state;
+    struct entry entries[2];
+    static const uint32_t ends[] = {5, 9};
+    const struct openai_logprobs_text both = {"Helloyou!", ends, 0, false};
+    const struct openai_logprobs_text first = {"Hello", ends, 0, false};
+    const struct openai_logprobs_text second = {"you!", ends + 1, 5, false};
+    struct openai_logprobs whole = {0}, parts = {0};
+    fill_entry(&entries[0], " Hello", 6, -1);
+    fill_entry(&entries[1], " you!", 5, -1);
+    Sluice__V1__TokenLogprob *list[] = {entries[0].at, entries[1].at};
+    openai_logprobs_add(&whole, list, 2, &both);
+    openai_logprobs_add(&parts, list, 1, &first);
+    openai_logprobs_add(&parts, list + 1, 1, &second);
+    assert_string_equal(strbuf_str(&whole.offsets), "0,5");
+    assert_string_equal(strbuf_str(&parts.offsets), "0,5");
+    openai_logprobs_fini(&whole);
+    openai_logprobs_fini(&parts);
+}
+
 /* Offsets count code points of the text: a hidden special token and a cut stop take none. */
 static void test_offsets_follow_the_text(void **state)
 {
@@ -229,7 +252,7 @@ static void test_offsets_follow_the_text(void **state)
     static const uint32_t ends[] = {12, 12, 14, 15}; /* the stream had 10 bytes before */
     const struct openai_logprobs_text text = {"\xc3\xa9"
                                               "abc",
-                                              ends, 10};
+                                              ends, 10, false};
     fill_entry(&entries[0], "\xc3\xa9", 2, -1);
     fill_entry(&entries[1], "<|hidden|>", 10, -1);
     fill_entry(&entries[2], "ab", 2, -1);
@@ -252,7 +275,7 @@ static void test_the_first_token_of_an_echo_stands_behind_the_prompt(void **stat
     struct openai_logprobs lists = {0};
     struct strbuf out = {0};
     static const uint32_t ends[] = {7};
-    const struct openai_logprobs_text text = {"prompt!", ends, 0};
+    const struct openai_logprobs_text text = {"prompt!", ends, 0, true};
     fill_entry(&entry, "!", 1, -1);
     openai_logprobs_add(&lists, &entry.at, 1, &text);
     openai_logprobs_write(&lists, &out);
@@ -332,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_the_end_of_another_choice_is_a_chunk_of_its_own),
         cmocka_unit_test(test_completions_have_four_lists),
         cmocka_unit_test(test_offsets_follow_the_text),
+        cmocka_unit_test(test_offsets_do_not_depend_on_the_cuts_between_messages),
         cmocka_unit_test(test_the_first_token_of_an_echo_stands_behind_the_prompt),
         cmocka_unit_test(test_a_chat_has_true_bytes),
         cmocka_unit_test(test_a_whole_answer_has_these_bytes),
