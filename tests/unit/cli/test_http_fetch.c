@@ -34,6 +34,7 @@ static void answer(struct server *server, int fd)
 {
     size_t n = 0;
     ssize_t got = 1;
+    server->request[0] = '\0';
     while (got > 0 && !strstr(server->request, "\r\n\r\n") && n + 1 < sizeof(server->request)) {
         got = recv(fd, server->request + n, sizeof(server->request) - 1 - n, 0);
         n += got > 0 ? (size_t)got : 0;
@@ -218,6 +219,28 @@ static void test_a_silent_server_runs_into_the_time_outs(void **state)
         }
 }
 
+/* The second request finds a connection that the server has closed. It was sent to nobody, and
+ * the command failed. */
+static void test_an_unused_connection_that_was_closed_is_replaced(void **state)
+{
+    const struct http_wire_limits limits = {CONNECT_MS, 0, 0};
+    struct server server = {.text = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"};
+    struct strbuf out = {0};
+    struct http_fetch *fetch;
+    struct error err = {0};
+    (void)state;
+    start_server(&server);
+    struct http_target *target = make_target(server.port, "");
+    assert_int_equal(http_fetch_create(target, &limits, &fetch, &err), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(http_fetch_run(fetch, "/models", NULL, record, &out, &err), 0);
+    assert_string_equal(strbuf_str(&out), "{};{};{};");
+    http_fetch_destroy(fetch);
+    http_target_destroy(target);
+    stop_server(&server);
+    strbuf_fini(&out);
+}
+
 static void test_a_closed_port_is_an_error(void **state)
 {
     struct server server = {.text = ""};
@@ -269,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_hostile_servers_give_errors),
         cmocka_unit_test(test_an_endless_body_and_event_are_bounded),
         cmocka_unit_test(test_a_silent_server_runs_into_the_time_outs),
+        cmocka_unit_test(test_an_unused_connection_that_was_closed_is_replaced),
         cmocka_unit_test(test_a_closed_port_is_an_error),
         cmocka_unit_test(test_a_stream_is_stopped),
     };
