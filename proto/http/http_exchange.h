@@ -82,8 +82,8 @@ void http_out_begin(struct http_out *out, unsigned status, const char *content_t
 void http_out_put(struct http_out *out, const void *bytes, size_t n_bytes);
 /* Returns the buffer of the part, to append to it in place of http_out_put. */
 struct strbuf *http_out_text(struct http_out *out);
-/* Everything that is ready was put. So `next` need not run as soon as the client took the part. It
- * runs after a kick, or a quarter of a second later. */
+/* Everything that is ready was put. So `next` need not run as soon as the client took the part. A
+ * kick runs `next`, or the next quarter of a second does. */
 void http_out_rest(struct http_out *out);
 void http_out_finish(struct http_out *out);
 void http_out_reply(struct http_out *out, struct http_reply *reply);

@@ -8,10 +8,10 @@
  *
  * Ended streams are followed by new ones until S seconds are over. With --idle the streams are
  * opened and held that long while no token comes. With --steady the client prints "running" on
- * stderr when all streams have begun, and streams follow each other until SIGTERM. With --http a
- * stream is an SSE stream of /v1/completions with a connection of its own, and --connections is the
- * number of the client's threads. CPU and memory
- * of the processes named by --pid are read before, during and after the load. */
+ * stderr when all streams have begun, and streams follow each other until SIGTERM. With --http each
+ * stream is an SSE stream of /v1/completions on a connection of its own; --connections is the
+ * number of threads. CPU and memory of the processes named by --pid are read before, during and
+ * after the load. */
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>

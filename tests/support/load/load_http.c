@@ -20,7 +20,7 @@
 enum { READ_BYTES = 64 << 10, EVENTS_AT_ONCE = 256 };
 
 struct load_http_connection {
-    struct load_http_connection *next; /* of all connections of the group */
+    struct load_http_connection *next; /* in the group's list */
     struct load_http_connection **own; /* the owner's pointer */
     struct load_http *http;
     void *stream;

@@ -1,6 +1,6 @@
-/* load_http.h: streams of /v1/completions for the load client. A thread with an epoll serves the
- * streams of a connection group; each stream has a TCP connection of its own, which later requests
- * of the stream use again. The callbacks run on that thread. */
+/* load_http.h: streams of /v1/completions for the load client. Each stream has a TCP connection of
+ * its own, which its later requests use again. A thread with an epoll serves the streams of a
+ * group. The callbacks run on that thread. */
 #pragma once
 
 #include <stddef.h>
