@@ -124,7 +124,7 @@ def test_f17_a_client_that_only_half_closes_has_left(fast):
 
 @pytest.mark.parametrize("how", WAYS)
 def test_f17_f18_a_stalled_reader_pauses_and_leaves(fast, how):
-    """The sequence pauses before much is kept for it. It goes on where it was, pauses again, and ends with its client."""
+    """The sequence pauses before much is kept for it. The sequence goes on where it was, pauses again, and ends with its client."""
     p = fast
     s = Stream(p.http, n_tokens=10**6, n=8, receive_buffer=4096).begin()
     p.wait(lambda: p.worker_load().n_paused == 1, "its sequence pauses")
