@@ -1,6 +1,4 @@
-#include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -12,10 +10,6 @@
 #include "base/clock.h"
 #include "proto/http/http_private.h"
 #include "proto/http/http_tls.h"
-
-/* Unsent bytes that the kernel takes for a connection; the rest waits here, so that a slow reader
- * is noticed. */
-enum { UNSENT_BYTES = 16 << 10, KEEPALIVE_IDLE_S = 60, KEEPALIVE_EVERY_S = 10, KEEPALIVE_N = 2 };
 
 static void count(const struct http_connection *connection, enum http_limit limit)
 {
@@ -87,54 +81,6 @@ static void settle(struct http_connection *connection)
 
 /* --- bytes --- */
 
-enum io { IO_DONE, IO_LATER, IO_ENDED, IO_FAILED };
-
-static enum io ssl_result(struct http_connection *connection, int rc)
-{
-    int error = SSL_get_error(connection->ssl, rc);
-    ERR_clear_error();
-    if (error == SSL_ERROR_WANT_WRITE)
-        ev_io_start(connection->loop->ev, &connection->writer);
-    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
-        return IO_LATER;
-    return error == SSL_ERROR_ZERO_RETURN ? IO_ENDED : IO_FAILED;
-}
-
-static enum io errno_result(void)
-{
-    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? IO_LATER : IO_FAILED;
-}
-
-/* The _ex functions of OpenSSL are used, because proto/rpc/guard stands before the others. */
-static enum io receive(struct http_connection *connection, size_t *out_n)
-{
-    char *bytes = connection->loop->scratch;
-    if (connection->ssl) {
-        int rc = SSL_read_ex(connection->ssl, bytes, HTTP_SCRATCH_BYTES, out_n);
-        return rc == 1 ? IO_DONE : ssl_result(connection, rc);
-    }
-    ssize_t n = recv(connection->fd, bytes, HTTP_SCRATCH_BYTES, 0);
-    if (n < 0)
-        return errno_result();
-    *out_n = (size_t)n;
-    return n ? IO_DONE : IO_ENDED;
-}
-
-static enum io transmit(struct http_connection *connection, size_t *out_n)
-{
-    const char *bytes = connection->out.data + connection->n_sent;
-    size_t n_bytes = connection->out.n_bytes - connection->n_sent;
-    if (connection->ssl) {
-        int rc = SSL_write_ex(connection->ssl, bytes, n_bytes, out_n);
-        return rc == 1 ? IO_DONE : ssl_result(connection, rc);
-    }
-    ssize_t n = send(connection->fd, bytes, n_bytes, MSG_NOSIGNAL);
-    if (n < 0)
-        return errno_result();
-    *out_n = (size_t)n;
-    return IO_DONE;
-}
-
 static bool is_sending(const struct http_connection *connection)
 {
     return connection->n_sent < connection->out.n_bytes;
@@ -155,15 +101,15 @@ static void give_back(struct http_loop *loop, struct strbuf *out)
 /* Sends the output as far as the client takes it. True if all is sent. */
 static bool flush(struct http_connection *connection)
 {
-    enum io result = IO_DONE;
-    while (result == IO_DONE && is_sending(connection)) {
+    enum http_io result = HTTP_IO_DONE;
+    while (result == HTTP_IO_DONE && is_sending(connection)) {
         size_t n = 0;
-        result = transmit(connection, &n);
+        result = http_io_transmit(connection, &n);
         connection->n_sent += n;
         if (n)
             connection->since_ns = clock_now_ns();
     }
-    if (strbuf_failed(&connection->out) || result == IO_FAILED || result == IO_ENDED) {
+    if (strbuf_failed(&connection->out) || result == HTTP_IO_FAILED || result == HTTP_IO_ENDED) {
         die(connection);
         return false;
     }
@@ -388,35 +334,34 @@ static void on_end(struct http_connection *connection)
         die(connection);
 }
 
+/* True if the handshake is complete. */
 static bool shake_hands(struct http_connection *connection)
 {
-    int rc = SSL_accept(connection->ssl);
-    if (rc == 1) {
+    enum http_io result = http_io_shake(connection);
+    if (result == HTTP_IO_DONE)
         enter(connection, HTTP_IDLE);
-        return true;
-    }
-    if (ssl_result(connection, rc) != IO_LATER)
+    else if (result != HTTP_IO_LATER)
         die(connection);
-    return false;
+    return result == HTTP_IO_DONE;
 }
 
 static void read_some(struct http_connection *connection)
 {
-    enum io result = IO_DONE;
+    enum http_io result = HTTP_IO_DONE;
     do {
         size_t n = 0;
-        result = receive(connection, &n);
-        if (result == IO_DONE && connection->phase != HTTP_LINGERS && !connection->drops &&
+        result = http_io_receive(connection, &n);
+        if (result == HTTP_IO_DONE && connection->phase != HTTP_LINGERS && !connection->drops &&
             !strbuf_add(&connection->in, connection->loop->scratch, n))
-            result = IO_FAILED;
-    } while (result == IO_DONE && connection->ssl && SSL_pending(connection->ssl) > 0 &&
+            result = HTTP_IO_FAILED;
+    } while (result == HTTP_IO_DONE && connection->ssl && SSL_pending(connection->ssl) > 0 &&
              connection->phase != HTTP_ANSWERING);
-    if (result == IO_FAILED) {
+    if (result == HTTP_IO_FAILED) {
         die(connection);
         return;
     }
     progress(connection);
-    if (result == IO_ENDED && connection->phase != HTTP_DEAD)
+    if (result == HTTP_IO_ENDED && connection->phase != HTTP_DEAD)
         on_end(connection);
     /* A client that sends far ahead loses these requests, but not its answer. Its bytes are read,
      * because a close is only seen behind them. */
@@ -549,18 +494,6 @@ void http_connection_drain(struct http_connection *connection)
 
 /* --- begin --- */
 
-static void set_options(int fd)
-{
-    int one = 1, unsent = UNSENT_BYTES;
-    int idle = KEEPALIVE_IDLE_S, every = KEEPALIVE_EVERY_S, n = KEEPALIVE_N;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n, sizeof(n));
-}
-
 void http_connection_create(struct http_loop *loop, const struct http_accepted *accepted)
 {
     struct http_connection *connection = calloc(1, sizeof(*connection));
@@ -583,7 +516,7 @@ void http_connection_create(struct http_loop *loop, const struct http_accepted *
     ev_io_init(&connection->writer, on_writable, fd, EV_WRITE);
     connection->reader.data = connection->writer.data = connection;
     if (!server->unix_path)
-        set_options(fd);
+        http_io_set_options(fd, &server->config);
     enter(connection, server->tls ? HTTP_HANDSHAKE : HTTP_IDLE);
     if (server->tls) {
         pthread_mutex_lock(&server->tls_lock);

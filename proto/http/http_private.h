@@ -114,7 +114,7 @@ struct http_loop {
 
 enum { HTTP_SCRATCH_BYTES = 64 << 10, HTTP_SWEEP_MS = 250, HTTP_LINGER_MS = 1000 };
 enum { HTTP_SPARE_BYTES = 64 << 10 }; /* more memory is freed */
-enum { HTTP_DRAIN_MS = 1000 }; /* time for a last request of an idle connection */
+enum { HTTP_DRAIN_MS = 1000 };        /* time for a last request of an idle connection */
 
 /* Exchanges hold references, because their owners may kick them after the server's end. */
 struct http_server {
@@ -135,6 +135,17 @@ struct http_server {
     _Atomic uint64_t n_limits[N_HTTP_LIMITS];
     _Atomic uint64_t n_answers[HTTP_MAX_STATUS + 1]; /* by status */
 };
+
+/* http_io.c; on the loop's thread. LATER: the socket is not ready; with TLS the writer may be
+ * armed. */
+enum http_io { HTTP_IO_DONE, HTTP_IO_LATER, HTTP_IO_ENDED, HTTP_IO_FAILED };
+/* Reads into the loop's scratch. */
+enum http_io http_io_receive(struct http_connection *connection, size_t *out_n);
+/* Sends a part of the output. */
+enum http_io http_io_transmit(struct http_connection *connection, size_t *out_n);
+enum http_io http_io_shake(struct http_connection *connection);
+/* Options of a TCP socket. */
+void http_io_set_options(int fd, const struct http_server_config *config);
 
 /* http_connection.c; all on the loop's thread. */
 /* Takes the descriptor. */

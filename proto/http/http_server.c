@@ -338,6 +338,8 @@ void http_server_config_init(struct http_server_config *config)
         .handshake_ms = 10000,
         .timeout_ms = 10000,
         .idle_ms = 10000,
+        .keepalive_time_ms = 60000,
+        .keepalive_timeout_ms = 20000,
     };
 }
 

@@ -63,8 +63,11 @@ struct http_server_config {
     uint32_t timeout_ms;   /* from the first byte of a request to its last byte, and for an answer
                             * to be taken */
     uint32_t idle_ms;      /* between two requests */
-    struct rpc_tls *tls;   /* for TCP; borrowed until destroy. NULL: plain text */
-    enum rpc_share share;  /* sharing of the address with a successor or predecessor */
+    /* Lost peers: a ping after this silence, and the end after the time-out. Data that the peer
+     * does not acknowledge for user_timeout_ms also ends the connection; 0: the kernel's time. */
+    uint32_t keepalive_time_ms, keepalive_timeout_ms, user_timeout_ms;
+    struct rpc_tls *tls;  /* for TCP; borrowed until destroy. NULL: plain text */
+    enum rpc_share share; /* sharing of the address with a successor or predecessor */
     /* Optional: checks each request before its body is read, and answers OPTIONS. Returns true if
      * it has replied. */
     bool (*admit)(void *arg, struct http_exchange *exchange);
@@ -76,7 +79,7 @@ struct http_server_config {
 };
 
 /* Sets the defaults: 1 thread, 64 connections, 32 per address, 16 KiB, no body, 1,000 requests,
- * 10 s for each time. */
+ * 10 s for each time, keepalive after 60 s for 20 s. */
 void http_server_config_init(struct http_server_config *config);
 
 /* Listens and serves. ALREADY_EXISTS if the address is in use, with the process if known;

@@ -148,9 +148,7 @@ static uint32_t connection_limit(uint64_t wanted, uint32_t n_ports)
     return (uint32_t)room;
 }
 
-/* Returns TCP_USER_TIMEOUT: a slow reader should get its error before the kernel drops the
- * connection. */
-static uint32_t user_timeout_ms(const struct gateway_config *c)
+uint32_t gateway_user_timeout_ms(const struct gateway_config *c)
 {
     uint64_t ms = c->limits.slow_reader_ms + USER_TIMEOUT_MARGIN_MS;
     ms = ms > c->keepalive_timeout_ms ? ms : c->keepalive_timeout_ms;
@@ -192,7 +190,7 @@ static int make_server(struct gateway *gateway, struct error *err)
     config.max_calls = (uint32_t)c->limits.max_calls;
     config.keepalive_time_ms = (uint32_t)c->keepalive_time_ms;
     config.keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms;
-    config.user_timeout_ms = user_timeout_ms(c);
+    config.user_timeout_ms = gateway_user_timeout_ms(c);
     config.share = c->share;
     access.control_prefix = KSERVE_CONTROL_PREFIX;
     rc = access_create(&access, c->listen, &gateway->access, err);

@@ -117,6 +117,9 @@ void gateway_hand_over(struct gateway *gateway);
 void gateway_hurry(struct gateway *gateway);
 /* Drains with grace_ms if no drain has happened, and frees everything. NULL is accepted. */
 void gateway_destroy(struct gateway *gateway, uint32_t grace_ms);
+/* Returns TCP_USER_TIMEOUT for clients: a slow reader should get its error before the kernel drops
+ * the connection. */
+uint32_t gateway_user_timeout_ms(const struct gateway_config *config);
 /* Reads TLS files and API keys again; returns at once. */
 void gateway_reload(struct gateway *gateway);
 /* Returns the bound port, also if the listen address ended in ":0". */

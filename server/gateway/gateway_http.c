@@ -37,6 +37,9 @@ int gateway_http_start(struct gateway *gateway, struct error *err)
                                        .metrics_are_open = c->http_open_metrics,
                                        .limits = &c->limits,
                                        .counters = &gateway->counters,
+                                       .keepalive_time_ms = (uint32_t)c->keepalive_time_ms,
+                                       .keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms,
+                                       .user_timeout_ms = gateway_user_timeout_ms(c),
                                        .n_threads = (uint32_t)c->threads,
                                        .max_connections = gateway->max_connections,
                                        .share = c->share};

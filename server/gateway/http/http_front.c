@@ -301,6 +301,9 @@ static int listen_on(struct http_front *front, const char *address, struct error
     config.handshake_ms = (uint32_t)limits->handshake_timeout_ms;
     config.timeout_ms = (uint32_t)limits->request_timeout_ms;
     config.idle_ms = (uint32_t)limits->http_idle_ms;
+    config.keepalive_time_ms = front->config.keepalive_time_ms;
+    config.keepalive_timeout_ms = front->config.keepalive_timeout_ms;
+    config.user_timeout_ms = front->config.user_timeout_ms;
     config.tls = access_tls(front->config.access);
     config.share = front->config.share;
     config.admit = admit;

@@ -28,7 +28,8 @@ struct http_front_config {
     struct counters *counters;
     const struct http_route *routes; /* /metrics and the paths of the APIs */
     size_t n_routes;
-    uint32_t n_threads, max_connections; /* for each address */
+    uint32_t keepalive_time_ms, keepalive_timeout_ms, user_timeout_ms; /* http_server.h */
+    uint32_t n_threads, max_connections;                               /* for each address */
     enum rpc_share share;
 };
 

@@ -2,6 +2,7 @@
 (F24). Workers are killed or stopped (F5, F7). Servers drain (F37) and are replaced."""
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -111,6 +112,33 @@ def test_f17_a_client_leaves_between_tokens(fast, how, n):
     until(lambda: fast.n_at_worker() == 0, 5, "its place is free", 0.001)
     assert time.monotonic() - left < patience(1)
     fast.wait(lambda: fast.metric("sluice_requests_in_flight") == 0, "it is counted")
+
+
+@long
+def test_f17_a_thousand_clients_leave_at_random(fast):
+    """Each client sends some or all of its request, reads for a while, and leaves by FIN or RST."""
+    p, wrong = fast, []
+
+    def visit(seed):
+        dice = random.Random(seed)
+        for _ in range(125):
+            s = Stream(p.http, n_tokens=10**6, n=dice.choice([1, 4]), send=False)
+            n_bytes = dice.choice([dice.randrange(len(s.request)), len(s.request)])
+            s.socket.sendall(s.request[:n_bytes])
+            if n_bytes == len(s.request) and dice.random() < 0.7:
+                s.begin()
+                for _ in range(dice.randrange(20)):
+                    s.read()
+                if not s.is_right():
+                    wrong.append(s.text)
+            leave(s.socket, dice.choice(WAYS))
+    threads = [threading.Thread(target=visit, args=(i,)) for i in range(8)]
+    [t.start() for t in threads]
+    [t.join(patience(120)) for t in threads]
+    p.wait(lambda: p.metric("sluice_http_connections") == 1 and p.n_at_worker() == 0, "all are gone")
+    samples = scrape(p.http)
+    books = [sum(v for k, v in samples.items() if k.startswith(f"sluice_requests_{name}_total")) for name in ("accepted", "finished")]
+    assert wrong == [] and books[0] == books[1]
 
 
 def test_f17_a_client_that_only_half_closes_has_left(fast):

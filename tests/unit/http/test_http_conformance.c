@@ -1,5 +1,5 @@
-/* What a client can do to a connection: nothing may spin the loop, hide that
- * the client left, or be missing in the counts of limits. */
+/* Clients that send ahead, leave, or hit a limit. Nothing may spin the loop or hide that the client
+ * left. Every limit is counted. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
