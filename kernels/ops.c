@@ -318,27 +318,37 @@ int op_rope(struct stream *s, struct tensor *x, const uint32_t *positions,
     return x->n_rows == 0 || params->n_rot == 0 ? 0 : s->ops->rope(s, x, positions, params);
 }
 
-size_t ops_kv_vector_bytes(enum dtype type, uint32_t head_dim)
+size_t ops_kv_vector_bytes(enum dtype type, uint32_t dim)
 {
+    if (dim == 0)
+        return 0;
     if (type == DTYPE_I8 ||
         type == DTYPE_F8_E4M3) /* codes padded to a multiple of 4 bytes, then an f32 scale */
-        return (((size_t)head_dim + 3) & ~(size_t)3) + sizeof(float);
+        return (((size_t)dim + 3) & ~(size_t)3) + sizeof(float);
     if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16)
-        return (size_t)head_dim * dtype_block_bytes(type);
+        return (size_t)dim * dtype_block_bytes(type);
     return 0;
 }
 
 static bool kv_is_sound(const struct stream *s, const struct kv_layer *kv)
 {
     return (unsigned)kv->dtype < N_DTYPES && (s->ops->kv_dtypes >> kv->dtype & 1) != 0 &&
-           ops_kv_vector_bytes(kv->dtype, kv->head_dim) > 0 && kv->block_size > 0 &&
+           ops_kv_vector_bytes(kv->dtype, kv->head_dim) > 0 &&
+           ops_kv_vector_bytes(kv->dtype, kv->v_dim) > 0 && kv->block_size > 0 &&
            kv->n_kv_heads > 0;
+}
+
+/* Returns true if k and v are rows of the cache's vectors. */
+static bool suits_kv(const struct kv_layer *kv, const struct tensor *k, const struct tensor *v)
+{
+    return is_f32(k) && is_f32(v) && k->n_rows == v->n_rows &&
+           k->n_cols == kv->n_kv_heads * kv->head_dim && v->n_cols == kv->n_kv_heads * kv->v_dim;
 }
 
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                 const struct tensor *v, const uint32_t *kv_slots)
 {
-    if (!kv_is_sound(s, kv) || !same_shape(k, v) || k->n_cols != kv->n_kv_heads * kv->head_dim)
+    if (!kv_is_sound(s, kv) || !suits_kv(kv, k, v))
         return STATUS_INTERNAL;
     return k->n_rows == 0 ? 0 : s->ops->kv_write(s, kv, k, v, kv_slots);
 }
@@ -355,8 +365,7 @@ int op_rope_kv(struct stream *s, struct tensor *q, struct tensor *k, const struc
         return rc == 0 ? op_kv_write(s, kv, k, v, kv_slots) : rc;
     }
     if (!rope_is_sound(q, params) || !rope_is_sound(k, params) || !kv_is_sound(s, kv) ||
-        !same_shape(k, v) || k->n_cols != kv->n_kv_heads * kv->head_dim ||
-        params->head_dim != kv->head_dim || q->n_rows != k->n_rows)
+        !suits_kv(kv, k, v) || params->head_dim != kv->head_dim || q->n_rows != k->n_rows)
         return STATUS_INTERNAL;
     return k->n_rows == 0 ? 0 : s->ops->rope_kv(s, q, k, v, positions, params, kv, kv_slots);
 }
@@ -365,9 +374,9 @@ int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,
                  const struct kv_layer *kv, const struct attention_rows *rows,
                  const struct attention_params *params)
 {
-    if (!kv_is_sound(s, kv) || !same_shape(y, q) || params->n_heads == 0 ||
-        params->heads_per_kv == 0 || q->n_rows != rows->n_rows ||
-        q->n_cols != params->n_heads * kv->head_dim)
+    if (!kv_is_sound(s, kv) || !is_f32(y) || !is_f32(q) || params->n_heads == 0 ||
+        params->heads_per_kv == 0 || q->n_rows != rows->n_rows || y->n_rows != q->n_rows ||
+        q->n_cols != params->n_heads * kv->head_dim || y->n_cols != params->n_heads * kv->v_dim)
         return STATUS_INTERNAL;
     uint32_t first = params->head_begin / params->heads_per_kv,
              last = (params->head_begin + params->n_heads - 1) / params->heads_per_kv;

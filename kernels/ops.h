@@ -65,19 +65,19 @@ struct rope_params {
     const uint32_t *row_tables;
 };
 
-/* The paged K and V of a layer on this rank: [n_blocks][n_kv_heads][block_size] vectors of head_dim
- * elements. Each vector has ops_kv_vector_bytes(). The order within a block and head belongs to the
- * backend (CPU: cpu/attention/kv_layout.h). Only op_kv_write and op_attention depend on that order;
- * other code copies whole blocks. */
+/* The paged K and V of a layer on this rank: [n_blocks][n_kv_heads][block_size] vectors. A vector
+ * of K has head_dim elements, and a vector of V has v_dim. Each vector has ops_kv_vector_bytes().
+ * The order within a block and head belongs to the backend (CPU: cpu/attention/kv_layout.h). Only
+ * op_kv_write and op_attention depend on that order; other code copies whole blocks. */
 struct kv_layer {
     void *k, *v;
     enum dtype dtype; /* a type in the op table's kv_dtypes */
-    uint32_t n_blocks, block_size, n_kv_heads, head_dim;
+    uint32_t n_blocks, block_size, n_kv_heads, head_dim, v_dim;
 };
 
-/* Returns the bytes of a head's K (or V) at one position. I8 and F8_E4M3 include a scale per
- * vector. 0 for types that a cache cannot have. */
-size_t ops_kv_vector_bytes(enum dtype type, uint32_t head_dim);
+/* Returns the bytes of a head's K (or V) of `dim` elements at one position. I8 and F8_E4M3 include
+ * a scale per vector. 0 for types that a cache cannot have, and for no elements. */
+size_t ops_kv_vector_bytes(enum dtype type, uint32_t dim);
 
 /* Rows of a ragged batch: row r belongs to sequence seq_of_row[r] at position positions[r] and
  * attends to 0..positions[r] of the sequence. Rows of one sequence are adjacent and ascending.
@@ -140,9 +140,9 @@ struct op_needs {
     /* The largest quantized linear but the head, if prompts_f16 of the stream will be set; else 0
      */
     uint32_t widened_n, widened_k;
-    uint32_t vocab_size; /* rows of this rank's head */
-    uint32_t n_heads, n_kv_heads, head_dim;
-    uint32_t max_positions; /* length of the longest sequence */
+    uint32_t vocab_size;                    /* rows of this rank's head */
+    uint32_t n_heads, n_kv_heads, head_dim; /* head_dim: the widest K or V of a head */
+    uint32_t max_positions;                 /* length of the longest sequence */
 };
 
 struct op_table {
@@ -272,7 +272,7 @@ struct op_table {
     /* In place on x[m, n_heads·head_dim]. */
     int (*rope)(struct stream *s, struct tensor *x, const uint32_t *positions,
                 const struct rope_params *params);
-    /* Stores k and v [m, n_kv_heads·head_dim] at kv_slots. */
+    /* Stores k [m, n_kv_heads·head_dim] and v [m, n_kv_heads·v_dim] at kv_slots. */
     int (*kv_write)(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                     const struct tensor *v, const uint32_t *kv_slots);
     /* Does rope of q and of k, in place, and kv_write of k and v. Optional: default NULL = these
@@ -280,7 +280,8 @@ struct op_table {
     int (*rope_kv)(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
                    const uint32_t *positions, const struct rope_params *params,
                    const struct kv_layer *kv, const uint32_t *kv_slots);
-    /* y[m, n_heads·head_dim]; partitions of 128 positions aligned to 0, combined in index order. */
+    /* y[m, n_heads·v_dim] from q[m, n_heads·head_dim]; partitions of 128 positions aligned to 0,
+     * combined in index order. */
     int (*attention)(struct stream *s, struct tensor *y, const struct tensor *q,
                      const struct kv_layer *kv, const struct attention_rows *rows,
                      const struct attention_params *params);

@@ -138,6 +138,7 @@ void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *s
         .block_size = plan->steps.block_size,
         .n_kv_heads = plan->split.layers[source].n_kv_heads,
         .head_dim = layer_of(plan, shape, source)->k_dim,
+        .v_dim = layer_of(plan, shape, source)->v_dim,
     };
 }
 

@@ -13,8 +13,8 @@ struct decoder_memory {
     uint64_t n_bytes;
     float *x, *h, *y_attention, *y_ffn, *partial; /* [max_rows, hidden] */
     /* wide enough for every layer of the rank: */
-    float *q, *mixed;                /* [max_rows, heads · head_dim] of the rank */
-    float *k, *v;                    /* [max_rows, KV heads · head_dim] of the rank */
+    float *q, *mixed;                /* [max_rows, heads · k_dim] and [max_rows, heads · v_dim] */
+    float *k, *v;                    /* the same for the rank's KV heads */
     float *gate, *up;                /* [max_rows, MLP] of the rank */
     float *inv_freq[ARCH_MAX_ROPES]; /* [tables][n_rot / 2] */
     float *ones;                     /* [head_dim], for norms without weights */

@@ -42,8 +42,8 @@ struct linear_share {
  * n_rows · (heads of the groups before) + row · (heads of the group) + head in the group. */
 struct attention_tile {
     const float
-        *q; /* first row, first head; consecutive rows are q_stride apart, heads head_dim apart */
-    float *y;
+        *q;   /* first row, first head; consecutive rows are q_stride apart, heads head_dim apart */
+    float *y; /* the same with y_stride and v_dim */
     size_t q_stride, y_stride;
     const uint32_t *positions; /* [n_rows], ascending */
     const uint32_t *table;     /* block table of the sequence */
@@ -83,7 +83,7 @@ static inline struct attention_tile attention_group_tile(const struct attention_
     uint32_t begin;
     alone.n_heads = alone.first_heads = attention_group(t, g, &begin);
     alone.q += (size_t)begin * t->kv->head_dim;
-    alone.y += (size_t)begin * t->kv->head_dim;
+    alone.y += (size_t)begin * t->kv->v_dim;
     if (alone.slopes)
         alone.slopes += begin;
     if (alone.sinks)
@@ -97,20 +97,20 @@ static inline struct attention_tile attention_group_tile(const struct attention_
 enum {
     ATTENTION_PARTITION = 128,
     ATTENTION_MAX_Q = 128,
-    ATTENTION_MAX_NQ = 16, /* queries that a kernel processes per partition at once */
-    ATTENTION_MAX_HEAD_DIM = 1024,
+    ATTENTION_MAX_NQ = 16,          /* queries that a kernel processes per partition at once */
+    ATTENTION_MAX_HEAD_DIM = 1024,  /* of K and of V */
     ATTENTION_PRODUCT_BYTES = 4096, /* bytes of intermediate products */
 };
 
-/* A query's result over some positions: P·V [attention_dim], the largest score, and Σ exp(score −
- * largest). A sum of 0 means that the query attends to none of the positions. */
-static inline uint32_t attention_dim(uint32_t head_dim)
+/* A query's result over some positions: P·V [attention_dim(v_dim)], the largest score, and Σ
+ * exp(score − largest). A sum of 0 means that the query attends to none of the positions. */
+static inline uint32_t attention_dim(uint32_t dim)
 {
-    return (head_dim + 15) & ~15u;
+    return (dim + 15) & ~15u;
 }
-static inline uint32_t attention_result_floats(uint32_t head_dim)
+static inline uint32_t attention_result_floats(uint32_t v_dim)
 {
-    return attention_dim(head_dim) + 16;
+    return attention_dim(v_dim) + 16;
 }
 
 /* Returns the largest size of a query in the form that a kernel multiplies: two planes of codes,
@@ -138,7 +138,7 @@ static inline float attention_factor(const struct attention_tile *t, uint32_t qu
 static inline float *attention_result(const struct attention_tile *t, uint32_t i, uint32_t query)
 {
     return t->parts + ((size_t)(i - t->parts_begin) * t->n_rows * t->n_heads + query) *
-                          attention_result_floats(t->kv->head_dim);
+                          attention_result_floats(t->kv->v_dim);
 }
 
 struct cpu_inner {

@@ -106,8 +106,8 @@ static void make_caches(struct bench *b, enum dtype type, uint32_t n_seqs, uint3
     uint32_t n_blocks = n_seqs * ((depth + BLOCK - 1) / BLOCK), cols = s->n_kv * s->head_dim;
     size_t bytes = (size_t)n_blocks * BLOCK * s->n_kv * ops_kv_vector_bytes(type, s->head_dim);
     for (uint32_t l = 0; l < s->n_layers; l++) {
-        b->layers[l] = (struct kv_layer){take(bytes), take(bytes), type,       n_blocks,
-                                         BLOCK,       s->n_kv,     s->head_dim};
+        b->layers[l] = (struct kv_layer){take(bytes), take(bytes), type,        n_blocks,
+                                         BLOCK,       s->n_kv,     s->head_dim, s->head_dim};
         for (uint32_t at = 0; at < n_blocks * BLOCK; at += CHUNK) {
             uint32_t n = n_blocks * BLOCK - at < CHUNK ? n_blocks * BLOCK - at : CHUNK;
             struct tensor kv = tensor_view(b->kv, DTYPE_F32, n, cols);

@@ -386,8 +386,8 @@ static void bench_attention(const struct bench *b, uint32_t context, uint32_t n_
     size_t kv_bytes = (size_t)n_blocks * KV * BLOCK * D * 2;
     struct kv_layer layers[LAYERS];
     for (int l = 0; l < LAYERS; l++)
-        layers[l] =
-            (struct kv_layer){take(kv_bytes), take(kv_bytes), DTYPE_BF16, n_blocks, BLOCK, KV, D};
+        layers[l] = (struct kv_layer){
+            take(kv_bytes), take(kv_bytes), DTYPE_BF16, n_blocks, BLOCK, KV, D, D};
     for (uint32_t i = 0; i < n_blocks; i++)
         table[i] = i;
     for (uint32_t i = 0; i < n_rows; i++)

@@ -24,11 +24,13 @@ static uint32_t pick(struct random *r, const uint32_t *from, uint32_t n)
  * path D multiplies queries and weights in two halves. Otherwise they are rounded to the operands'
  * type, bf16 (2^-9) or f16 (2^-12), and scores reach about 30. The bounds are three to ten times
  * the error of the emulated GPU, whose sums are f64. */
-static double tolerance(const struct gpu_setup *s, bool generated)
+static double tolerance(const struct gpu_world *w, bool generated)
 {
+    const struct gpu_setup *s = &w->s;
     bool is_coded = s->dtype == DTYPE_I8 || s->dtype == DTYPE_F8_E4M3;
-    bool is_tiled = s->dtype != DTYPE_F32 && s->head_dim <= 256 &&
-                    s->head_dim % (is_coded ? 16 : 8) == 0 && (!is_coded || s->block_size >= 4);
+    bool is_tiled = s->dtype != DTYPE_F32 && s->head_dim <= 256 && w->v_dim <= 256 &&
+                    s->head_dim % (is_coded ? 16 : 8) == 0 && w->v_dim % (is_coded ? 16 : 8) == 0 &&
+                    (!is_coded || s->block_size >= 4);
     if (!is_tiled)
         return 1e-5;
     if (generated && s->heads_per_kv <= 8)
@@ -41,11 +43,11 @@ static void check_rows(const struct gpu_world *w, const struct gpu_row *rows, ui
 {
     float *y = gpu_attend_path(w, rows, n, generated);
     double error = gpu_attention_error(w, rows, n, y);
-    if (!(error < tolerance(&w->s, generated)))
-        fail_msg("%s, head_dim %u, %u heads per KV head, blocks of %u, window %u, softcap %g, path "
-                 "%c: error %g",
-                 dtype_name(w->s.dtype), w->s.head_dim, w->s.heads_per_kv, w->s.block_size,
-                 w->s.window, (double)w->s.softcap, generated ? 'D' : 'P', error);
+    if (!(error < tolerance(w, generated)))
+        fail_msg("%s, head_dim %u, v_dim %u, %u heads per KV head, blocks of %u, window %u, "
+                 "softcap %g, path %c: error %g",
+                 dtype_name(w->s.dtype), w->s.head_dim, w->v_dim, w->s.heads_per_kv,
+                 w->s.block_size, w->s.window, (double)w->s.softcap, generated ? 'D' : 'P', error);
     free(y);
 }
 
@@ -119,6 +121,39 @@ static void test_slopes_are_near_f64(void **state)
                 s.lengths[2] = d == 3 ? 640 : 0;
                 struct gpu_world w = gpu_world_create(&s, &r);
                 gpu_world_slope(&w);
+                uint32_t n = some_rows(&w, 3, rows);
+                check_rows(&w, rows, n, true);
+                check_rows(&w, rows, n, false);
+                gpu_world_destroy(&w);
+            }
+}
+
+/* Vectors of V narrower and wider than those of K, on every kernel: DeepSeek's 192 and 128, padded
+ * instances, and untiled vectors. */
+static void test_widths_that_differ_are_near_f64(void **state)
+{
+    (void)state;
+    static const uint32_t dims[][2] = {{192, 128}, {128, 192}, {64, 128}, {256, 80},
+                                       {80, 24},   {20, 33},   {320, 96}, {96, 512}};
+    struct random r = {105};
+    size_t i_case = 0;
+    for (uint32_t t = 0; t < N_TYPES; t++)
+        for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++)
+            for (uint32_t heads_per_kv = 4; heads_per_kv <= 12; heads_per_kv += 8) {
+                struct gpu_row rows[4 * 8];
+                struct gpu_setup s = {types[t],
+                                      dims[d][0],
+                                      2,
+                                      heads_per_kv,
+                                      16,
+                                      d % 3 == 2 ? 100 : 0,
+                                      d == 1 ? 20.0f : 0.0f,
+                                      {129, 300, d % 4 == 0 ? 640 : 0}};
+                if (!grid_takes(i_case++))
+                    continue;
+                struct gpu_world w = gpu_world_create_widths(&s, dims[d][1], &r);
+                if (d % 2)
+                    gpu_world_sink(&w);
                 uint32_t n = some_rows(&w, 3, rows);
                 check_rows(&w, rows, n, true);
                 check_rows(&w, rows, n, false);
@@ -226,7 +261,7 @@ static void test_the_cpus_reference_is_near(void **state)
 static void assert_rows_equal(const struct gpu_world *w, const float *y, uint32_t i, const float *z,
                               uint32_t j, uint32_t n, const char *what)
 {
-    size_t cols = (size_t)w->rank_heads * w->s.head_dim;
+    size_t cols = (size_t)w->rank_heads * w->v_dim;
     assert_same_bits(y + i * cols, z + j * cols, n * cols * sizeof(float), what);
 }
 
@@ -493,7 +528,7 @@ static void test_a_captured_step_serves_other_lengths(void **state)
                                    .n_rows = 2,
                                    .n_seqs = 2};
     struct attention_params params = {.n_heads = 8, .heads_per_kv = 4, .scale = 0.125f};
-    struct kv_layer kv = {w.pool_k, w.pool_v, DTYPE_BF16, w.n_blocks, 16, 2, 64};
+    struct kv_layer kv = {w.pool_k, w.pool_v, DTYPE_BF16, w.n_blocks, 16, 2, 64, 64};
     for (uint32_t round = 0; round < 5; round++) { /* 0: eager, 1: captured, then replayed */
         struct gpu_row rows[2] = {{0, random_u32(&r) % 1300}, {1, round == 3 ? 0 : 1299}};
         uint32_t at[2] = {rows[0].position, rows[1].position};
@@ -575,7 +610,7 @@ static void check_teams(struct other by[2], const struct gpu_world *w, const str
 {
     float *warps = attend_on(by[0].stream, w, rows, n, max_positions);
     float *teams = attend_on(by[1].stream, w, rows, n, max_positions);
-    size_t cols = (size_t)w->rank_heads * w->s.head_dim;
+    size_t cols = (size_t)w->rank_heads * w->v_dim;
     for (size_t i = 0; i < n * cols; i++)
         if (float_bits(warps[i]) != float_bits(teams[i]))
             fail_msg("%s, head_dim %u, %u heads per KV head, blocks of %u, window %u, softcap %g, "
@@ -667,6 +702,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_shapes_are_near_f64),
         cmocka_unit_test(test_slopes_are_near_f64),
+        cmocka_unit_test(test_widths_that_differ_are_near_f64),
         cmocka_unit_test(test_sinks_and_chunks_are_near_f64),
         cmocka_unit_test(test_lengths_around_partitions_and_groups),
         cmocka_unit_test(test_long_contexts_are_near_f64),

@@ -272,7 +272,8 @@ static struct kv_layer pool_make(const struct rope_kv_case *c)
                              .n_blocks = KV_BLOCKS,
                              .block_size = KV_BLOCK_SIZE,
                              .n_kv_heads = c->n_kv_heads,
-                             .head_dim = c->head_dim};
+                             .head_dim = c->head_dim,
+                             .v_dim = c->head_dim};
 }
 
 static void assert_same_pool(const struct rope_kv_case *c, const void *found, const void *wanted)

@@ -60,7 +60,7 @@ static void prepare_queries(const struct attention_tile *t, const struct attenti
  * The copy of an untiled cache lies before it. */
 ALWAYS_INLINE uint8_t *amx_values(const struct attention_scratch *s, uint32_t chunk, uint32_t d)
 {
-    return s->v + (size_t)2 * PART * s->dim + (size_t)chunk * TILE_ROW_BYTES * s->dim +
+    return s->v + (size_t)2 * PART * s->v_dim + (size_t)chunk * TILE_ROW_BYTES * s->v_dim +
            d / TILE_ROWS * TILE_BYTES;
 }
 
@@ -71,8 +71,8 @@ static void prepare_partition(const struct attention_tile *t, const struct atten
     (void)t;
     for (uint32_t i = 0; i < PART_TILES && part->v[i] != NULL; i++) {
         const uint8_t *v = part->v[i];
-        for (uint32_t line = 0; line < s->dim / 4; line++, v += 64) {
-            uint32_t row = line / (s->dim / 16), d = line % (s->dim / 16) * 16;
+        for (uint32_t line = 0; line < s->v_dim / 4; line++, v += 64) {
+            uint32_t row = line / (s->v_dim / 16), d = line % (s->v_dim / 16) * 16;
             FETCH(part->next_k[i] + (size_t)line * 64);
             FETCH(part->next_v[i] + (size_t)line * 64);
             _mm512_storeu_si512(amx_values(s, i / 4, d) + (i % 4 * 4 + row) * TILE_ROW_BYTES,
@@ -169,8 +169,8 @@ static void group_values(const struct attention_scratch *s, const struct partiti
         memset(codes + n, 0, PART - n);
         memset(codes + PART + n, 0, PART - n);
     }
-    for (uint32_t d = 0; d < s->dim; d += 32) {
-        bool two = d + 16 < s->dim;
+    for (uint32_t d = 0; d < s->v_dim; d += 32) {
+        bool two = d + 16 < s->v_dim;
         amx_begin_products();
         for (uint32_t c = 0; c * TILE_ROW_BYTES < g->most; c++) {
             const uint8_t *hi = s->weights + (size_t)c * TILE_ROW_BYTES, *v = amx_values(s, c, d);
@@ -206,7 +206,7 @@ ALWAYS_INLINE bool amx_attention_takes(const struct attention_tile *t, uint32_t 
 static void amx_attention(const struct attention_tile *t, void *scratch)
 {
     struct attention_scratch s =
-        lay_out_scratch(scratch, t->kv->head_dim, attention_query_bytes(t->kv->head_dim));
+        lay_out_scratch(scratch, t->kv, attention_query_bytes(t->kv->head_dim));
     struct tile_config config = tile_config_whole();
     tile_configure(&config);
     walk_units(t, &s);

@@ -78,8 +78,8 @@ static void prepare_queries(const struct attention_tile *t, const struct attenti
  * of an untiled cache lies before it. */
 ALWAYS_INLINE uint8_t *arranged_values(const struct attention_scratch *s, uint32_t run, uint32_t d)
 {
-    return s->v + (size_t)PART * s->dim * sizeof(uint16_t) +
-           ((size_t)run * (s->dim / 16) + d / 16) * TILE_BYTES;
+    return s->v + (size_t)PART * s->v_dim * sizeof(uint16_t) +
+           ((size_t)run * (s->v_dim / 16) + d / 16) * TILE_BYTES;
 }
 
 /* Interleaves 16 elements of two positions, pair by pair. */
@@ -98,13 +98,13 @@ static void arrange_pair(const struct attention_scratch *s, const struct partiti
 {
     uint8_t *to = arranged_values(s, j / RUN, 0) + (size_t)(j % RUN / 2) * TILE_ROW_BYTES;
     if (j >= part->n) {
-        for (uint32_t d = 0; d < s->dim; d += 16, to += TILE_BYTES)
+        for (uint32_t d = 0; d < s->v_dim; d += 16, to += TILE_BYTES)
             _mm512_storeu_si512(to, _mm512_setzero_si512());
         return;
     }
     const uint8_t *even = part->v[j / KV_TILE] + j % KV_TILE * part->v_item,
                   *odd = even + part->v_item;
-    for (uint32_t d = 0; d < s->dim; d += 16, to += TILE_BYTES)
+    for (uint32_t d = 0; d < s->v_dim; d += 16, to += TILE_BYTES)
         _mm512_storeu_si512(
             to, beside(even + (size_t)d * 2, j + 1 < part->n ? odd + (size_t)d * 2 : NULL));
 }
@@ -115,8 +115,8 @@ static void arrange_tile(const struct attention_scratch *s, const struct partiti
 {
     uint32_t first = tile * KV_TILE;
     for (uint32_t j = first; j < first + KV_TILE; j += 2) {
-        size_t at = (size_t)(j - first) * s->dim * 2;
-        for (size_t line = at; line < at + (size_t)s->dim * 4 && first < part->n; line += 64) {
+        size_t at = (size_t)(j - first) * s->v_dim * 2;
+        for (size_t line = at; line < at + (size_t)s->v_dim * 4 && first < part->n; line += 64) {
             FETCH(part->next_k[tile] + line);
             FETCH(part->next_v[tile] + line);
         }
@@ -141,19 +141,20 @@ static struct partition untiled_partition(const struct attention_tile *t,
     const struct kv_layer *kv = t->kv;
     uint32_t n = n_positions - base < PART ? n_positions - base : PART;
     struct partition part = {.base = base, .n = n, .dtype = DTYPE_BF16};
-    part.v_item = s->dim * sizeof(uint16_t);
+    part.v_item = s->v_dim * sizeof(uint16_t);
     for (uint32_t i = 0; i < n; i++) {
-        size_t at = kv_item_of(kv, t->table, t->i_kv, base + i) * kv->head_dim;
-        const uint16_t *k = (const uint16_t *)kv->k + at, *v = (const uint16_t *)kv->v + at;
+        size_t item = kv_item_of(kv, t->table, t->i_kv, base + i);
+        const uint16_t *k = (const uint16_t *)kv->k + item * kv->head_dim,
+                       *v = (const uint16_t *)kv->v + item * kv->v_dim;
         uint16_t *tile = (uint16_t *)(void *)s->k + (size_t)(i - i % KV_TILE) * s->dim,
-                 *row = (uint16_t *)(void *)s->v + (size_t)i * s->dim;
-        for (uint32_t d = 0; d < s->dim; d++) {
+                 *row = (uint16_t *)(void *)s->v + (size_t)i * s->v_dim;
+        for (uint32_t d = 0; d < s->dim; d++)
             tile[(d / 2 * KV_TILE + i % KV_TILE) * 2 + d % 2] = d < kv->head_dim ? k[d] : 0;
-            row[d] = d < kv->head_dim ? v[d] : 0;
-        }
+        for (uint32_t d = 0; d < s->v_dim; d++)
+            row[d] = d < kv->v_dim ? v[d] : 0;
     }
     for (uint32_t i = 0; i * KV_TILE < n; i++) {
-        part.k[i] = s->k + i * KV_TILE * part.v_item;
+        part.k[i] = s->k + i * KV_TILE * s->dim * sizeof(uint16_t);
         part.v[i] = s->v + i * KV_TILE * part.v_item;
     }
     return part;
@@ -234,8 +235,8 @@ static void tile_values(const struct attention_scratch *s, const struct group *g
                         float *const out[])
 {
     const uint8_t *v[SHARED_TILES];
-    for (uint32_t d = 0; d < s->dim; d += SHARED_TILES * 16) {
-        uint32_t left = (s->dim - d) / 16, n = left < SHARED_TILES ? left : SHARED_TILES;
+    for (uint32_t d = 0; d < s->v_dim; d += SHARED_TILES * 16) {
+        uint32_t left = (s->v_dim - d) / 16, n = left < SHARED_TILES ? left : SHARED_TILES;
         begin_tiles();
         for (uint32_t r = 0; r * RUN < g->most; r++) {
             for (uint32_t i = 0; i < n; i++)
@@ -369,9 +370,9 @@ static void fma_values(const struct attention_scratch *s, const struct partition
 {
     const uint16_t *weights = (const uint16_t *)(const void *)(s->weights + (size_t)i * 2 * PART);
     uint32_t d = 0;
-    for (; d + SHARED_TILES * 16 <= s->dim; d += SHARED_TILES * 16)
+    for (; d + SHARED_TILES * 16 <= s->v_dim; d += SHARED_TILES * 16)
         fma_vectors(part, weights, first, last, d, out + d, SHARED_TILES);
-    for (; d < s->dim; d += 16)
+    for (; d < s->v_dim; d += 16)
         fma_vectors(part, weights, first, last, d, out + d, 1);
 }
 
@@ -410,7 +411,7 @@ static void mend_values(const struct attention_scratch *s, const struct partitio
                         const struct group *g, float *const out[])
 {
     for (uint32_t i = 0; i < g->n && g->n >= tiles_min_queries(); i++)
-        if (g->first[i] < g->last[i] && !is_finite(out[i], s->dim))
+        if (g->first[i] < g->last[i] && !is_finite(out[i], s->v_dim))
             fma_values(s, part, i, g->first[i], g->last[i], out[i]);
 }
 
@@ -426,7 +427,7 @@ ALWAYS_INLINE bool bf16_attention_takes(const struct attention_tile *t)
 static void bf16_attention(const struct attention_tile *t, void *scratch)
 {
     struct attention_scratch s =
-        lay_out_scratch(scratch, t->kv->head_dim, attention_query_bytes(t->kv->head_dim));
+        lay_out_scratch(scratch, t->kv, attention_query_bytes(t->kv->head_dim));
     struct tile_config config = tile_config_whole();
     bool tiles = tiles_min_queries() != UINT32_MAX;
     if (tiles)

@@ -83,7 +83,7 @@ static bool next_rows(const struct attention_job *job, struct walk *w)
 /* Returns the floats that the results of a split of n queries take. */
 static size_t split_floats(const struct attention_job *job, const struct walk *w, uint32_t n)
 {
-    return (size_t)(w->last - w->first) * n * attention_result_floats(job->kv->head_dim);
+    return (size_t)(w->last - w->first) * n * attention_result_floats(job->kv->v_dim);
 }
 
 static bool fits(const struct walk *w, size_t floats)
@@ -161,11 +161,10 @@ static bool next_item(const struct attention_job *job, struct walk *w)
 static void run_item(struct attention_job *job, const struct walk *w, uint32_t member)
 {
     const struct attention_params *p = job->params;
-    size_t column = (size_t)w->head * job->kv->head_dim;
     uint32_t in_group = group_end(p, w->head) - w->head;
     struct attention_tile tile = {
-        .q = tensor_row_f32(job->q, w->row) + column,
-        .y = tensor_row_f32(job->y, w->row) + column,
+        .q = tensor_row_f32(job->q, w->row) + (size_t)w->head * job->kv->head_dim,
+        .y = tensor_row_f32(job->y, w->row) + (size_t)w->head * job->kv->v_dim,
         .q_stride = job->q->row_stride,
         .y_stride = job->y->row_stride,
         .positions = job->rows->positions + w->row,
@@ -235,7 +234,7 @@ static uint32_t count_items(const struct attention_job *job, uint64_t *out_work)
 /* Returns true if the op is worth a second thread. */
 static bool is_large(const struct attention_job *job)
 {
-    uint64_t seen = 0, per = 2 * (uint64_t)job->params->n_heads * job->kv->head_dim;
+    uint64_t seen = 0, per = (uint64_t)job->params->n_heads * (job->kv->head_dim + job->kv->v_dim);
     for (uint32_t r = 0; r < job->rows->n_rows && seen * per < MIN_PARALLEL; r++)
         seen += job->rows->positions[r] + 1;
     return seen * per >= MIN_PARALLEL;
@@ -254,7 +253,7 @@ int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
                   const struct kv_layer *kv, const struct attention_rows *rows,
                   const struct attention_params *params)
 {
-    if (kv->head_dim > ATTENTION_MAX_HEAD_DIM)
+    if (kv->head_dim > ATTENTION_MAX_HEAD_DIM || kv->v_dim > ATTENTION_MAX_HEAD_DIM)
         return STATUS_INTERNAL;
     struct attention_job job = {.inner = inner_of(s->ops),
                                 .stream = stream_cpu(s),
@@ -275,6 +274,7 @@ int attention_cpu(struct stream *s, struct tensor *y, const struct tensor *q,
 
 enum { PAGE_BYTES = 4096 };
 
+/* head_dim: the widest K or V of a head. */
 static size_t attention_scratch_bytes(uint32_t head_dim)
 {
     size_t dim = attention_dim(head_dim), result = attention_result_floats(head_dim);

@@ -1,6 +1,6 @@
 /* attention_impl.h: attention in 16-lane vectors (attention_walk_impl.h). Operations per query and
- * partition: 4·128·head_dim. Bytes: 128 vectors of K and V, once per ATTENTION_NQ queries; after
- * the first time from L2. */
+ * partition: 2·128·(head_dim + v_dim). Bytes: 128 vectors of K and V, once per ATTENTION_NQ
+ * queries; after the first time from L2. */
 #pragma once
 
 #include "kernels/cpu/attention/attention_float_impl.h"
@@ -42,18 +42,18 @@ static void group_values(const struct attention_scratch *s, const struct partiti
         for (uint32_t i = 0; i < g->n; i++)
             weigh_scales(g->p[i], part, g->first[i] < g->last[i] ? g->whole : 0,
                          s->weights + (size_t)i * 2 * PART, i, &a);
-        values_int8(&a, part, s->dim, g->most, out, g->n);
+        values_int8(&a, part, s->v_dim, g->most, out, g->n);
         return;
     }
     const float *a[ATTENTION_NQ];
     for (uint32_t i = 0; i < g->n; i++)
         a[i] = g->p[i];
     if (part->dtype == DTYPE_F32)
-        values_f32(a, part, s->dim, g->most, out, g->n);
+        values_f32(a, part, s->v_dim, g->most, out, g->n);
     else if (part->dtype == DTYPE_F16)
-        values_f16(a, part, s->dim, g->most, out, g->n);
+        values_f16(a, part, s->v_dim, g->most, out, g->n);
     else
-        values_bf16(a, part, s->dim, g->most, out, g->n);
+        values_bf16(a, part, s->v_dim, g->most, out, g->n);
 }
 
 /* P·V of one query over [first, last) alone: values outside are not multiplied at all, not even by
@@ -61,7 +61,7 @@ static void group_values(const struct attention_scratch *s, const struct partiti
 static void value_alone(const struct attention_scratch *s, const struct partition *part,
                         const float *p, uint32_t first, uint32_t last, float *out)
 {
-    for (uint32_t d = 0; d < s->dim; d += 16) {
+    for (uint32_t d = 0; d < s->v_dim; d += 16) {
         v16 sum = v_zero();
         for (uint32_t j = first; j < last; j++) {
             const uint8_t *v = part->v[j / KV_TILE] + j % KV_TILE * part->v_item +
@@ -78,7 +78,7 @@ static void mend_values(const struct attention_scratch *s, const struct partitio
 {
     for (uint32_t i = 0; i < g->n && part->dtype != DTYPE_I8; i++)
         if (g->first[i] < g->last[i] && (g->first[i] > 0 || g->last[i] < g->most) &&
-            !is_finite(out[i], s->dim))
+            !is_finite(out[i], s->v_dim))
             value_alone(s, part, g->p[i], g->first[i], g->last[i], out[i]);
 }
 
@@ -116,13 +116,13 @@ static struct partition untiled_partition(const struct attention_tile *t,
 static void attention(const struct attention_tile *t, void *scratch)
 {
     struct attention_scratch s =
-        lay_out_scratch(scratch, t->kv->head_dim, (size_t)2 * attention_dim(t->kv->head_dim));
+        lay_out_scratch(scratch, t->kv, (size_t)2 * attention_dim(t->kv->head_dim));
     walk_units(t, &s);
 }
 
 static void attention_fold(const struct attention_tile *t)
 {
-    uint32_t dim = attention_dim(t->kv->head_dim), begin = t->unit_begin / t->n_groups;
+    uint32_t dim = attention_dim(t->kv->v_dim), begin = t->unit_begin / t->n_groups;
     for (uint32_t q = 0; q < t->n_rows * t->n_heads; q++)
         for (uint32_t i = begin + 1; i < t->unit_end / t->n_groups; i++)
             fold(attention_result(t, begin, q), attention_result(t, i, q), dim);

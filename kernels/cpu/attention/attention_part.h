@@ -19,5 +19,5 @@ struct partition {
     const uint8_t *next_k[PART_TILES], *next_v[PART_TILES];
     enum dtype dtype;
     uint32_t base, n; /* first position, number of positions */
-    size_t v_item;    /* bytes from one position's V to the next; int8: head_dim of the tiles */
+    size_t v_item;    /* bytes from one position's V to the next; int8: v_dim of the tiles */
 };

@@ -21,16 +21,20 @@ struct attention_scratch {
     uint8_t *products; /* ATTENTION_PRODUCT_BYTES */
     float *q_scales;   /* [ATTENTION_MAX_Q] */
     int32_t *q_sums;
-    uint32_t dim, result; /* head_dim padded to 16; floats of a result */
+    uint32_t dim, v_dim; /* head_dim and v_dim padded to 16 */
+    uint32_t result;     /* floats of a result */
     size_t query_bytes;
 };
 
 /* Lays out the scratch of attention_scratch_bytes(); query_bytes is at most
  * attention_query_bytes(). */
-static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim, size_t query_bytes)
+static struct attention_scratch lay_out_scratch(void *at, const struct kv_layer *kv,
+                                                size_t query_bytes)
 {
-    struct attention_scratch s = {.dim = attention_dim(head_dim), .query_bytes = query_bytes};
-    s.result = attention_result_floats(head_dim);
+    struct attention_scratch s = {.dim = attention_dim(kv->head_dim),
+                                  .v_dim = attention_dim(kv->v_dim),
+                                  .query_bytes = query_bytes};
+    s.result = attention_result_floats(kv->v_dim);
     s.out = at;
     s.part = s.out + (size_t)ATTENTION_MAX_Q * s.result;
     s.p = s.part + (size_t)ATTENTION_MAX_NQ * s.result;
@@ -39,44 +43,47 @@ static struct attention_scratch lay_out_scratch(void *at, uint32_t head_dim, siz
     s.k_scales = (float *)(void *)(s.q_sums + ATTENTION_MAX_Q);
     s.v_scales = s.k_scales + PART;
     s.codes = (uint8_t *)(void *)(s.v_scales + PART);
-    s.weights = s.codes + (ATTENTION_MAX_Q + ATTENTION_MAX_NQ) * attention_query_bytes(head_dim);
+    s.weights =
+        s.codes + (ATTENTION_MAX_Q + ATTENTION_MAX_NQ) * attention_query_bytes(kv->head_dim);
     s.products = s.weights + (size_t)ATTENTION_MAX_NQ * 2 * PART;
     s.k = s.products + ATTENTION_PRODUCT_BYTES;
     s.v = s.k + (size_t)PART * s.dim * sizeof(float);
     return s;
 }
 
-/* Copies vector number i of a partition in an untiled cache to tiles of f32; V beyond head_dim is
- * 0. */
+/* Copies vector number i of a partition in an untiled cache to tiles of f32; V beyond v_dim is 0.
+ */
 static inline void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s,
                                size_t item, uint32_t i)
 {
-    size_t place = item * ops_kv_vector_bytes(kv->dtype, kv->head_dim);
+    size_t k_at = item * ops_kv_vector_bytes(kv->dtype, kv->head_dim),
+           v_at = item * ops_kv_vector_bytes(kv->dtype, kv->v_dim);
     float vector[ATTENTION_MAX_HEAD_DIM];
     float *k = (float *)(void *)s->k + (size_t)(i - i % KV_TILE) * s->dim + i % KV_TILE;
-    float *v = (float *)(void *)s->v + (size_t)i * s->dim;
-    dtype_to_f32(kv->dtype, (const uint8_t *)kv->k + place, kv->head_dim, vector);
+    float *v = (float *)(void *)s->v + (size_t)i * s->v_dim;
+    dtype_to_f32(kv->dtype, (const uint8_t *)kv->k + k_at, kv->head_dim, vector);
     for (uint32_t d = 0; d < kv->head_dim; d++)
         k[(size_t)d * KV_TILE] = vector[d];
-    dtype_to_f32(kv->dtype, (const uint8_t *)kv->v + place, kv->head_dim, v);
-    for (uint32_t d = kv->head_dim; d < s->dim; d++)
+    dtype_to_f32(kv->dtype, (const uint8_t *)kv->v + v_at, kv->v_dim, v);
+    for (uint32_t d = kv->v_dim; d < s->v_dim; d++)
         v[d] = 0.0f;
 }
 
-/* Does the same for codes. Bytes beyond head_dim meet codes of 0 (K) or give results that are
+/* Does the same for codes. Bytes beyond a vector meet codes of 0 (K) or give results that are
  * dropped (V). */
 static inline void copy_codes(const struct kv_layer *kv, const struct attention_scratch *s,
                               size_t item, uint32_t i)
 {
-    const uint8_t *k = (const uint8_t *)kv->k + kv_codes_at(kv, item),
-                  *v = (const uint8_t *)kv->v + kv_codes_at(kv, item);
-    size_t tile = (size_t)(i - i % KV_TILE) * s->dim;
-    for (uint32_t d = 0; d < kv->head_dim; d++) {
-        s->k[tile + kv_key_code(i % KV_TILE, d)] = k[d];
-        s->v[tile + kv_value_code(s->dim, i % KV_TILE, d)] = v[d];
-    }
-    memcpy(s->k_scales + i, (const uint8_t *)kv->k + kv_scale_at(kv, item), sizeof(float));
-    memcpy(s->v_scales + i, (const uint8_t *)kv->v + kv_scale_at(kv, item), sizeof(float));
+    const uint8_t *k = (const uint8_t *)kv->k, *v = (const uint8_t *)kv->v;
+    uint32_t n = kv->head_dim, n_v = kv->v_dim, lane = i % KV_TILE;
+    uint8_t *keys = s->k + (size_t)(i - lane) * s->dim,
+            *values = s->v + (size_t)(i - lane) * s->v_dim;
+    for (uint32_t d = 0; d < n; d++)
+        keys[kv_key_code(lane, d)] = k[kv_codes_at(kv, n, item) + d];
+    for (uint32_t d = 0; d < n_v; d++)
+        values[kv_value_code(s->v_dim, lane, d)] = v[kv_codes_at(kv, n_v, item) + d];
+    memcpy(s->k_scales + i, k + kv_scale_at(kv, n, item), sizeof(float));
+    memcpy(s->v_scales + i, v + kv_scale_at(kv, n_v, item), sizeof(float));
 }
 
 /* Copies the partition at `base`, up to the first n_positions, from an untiled cache. */
@@ -87,9 +94,9 @@ static inline struct partition copy_partition(const struct attention_tile *t,
     const struct kv_layer *kv = t->kv;
     uint32_t n = n_positions - base < PART ? n_positions - base : PART;
     bool codes = kv->dtype == DTYPE_I8;
-    size_t vector = codes ? s->dim : s->dim * sizeof(float);
+    size_t element = codes ? 1 : sizeof(float);
     struct partition part = {
-        .base = base, .n = n, .dtype = codes ? DTYPE_I8 : DTYPE_F32, .v_item = vector};
+        .base = base, .n = n, .dtype = codes ? DTYPE_I8 : DTYPE_F32, .v_item = s->v_dim * element};
     for (uint32_t i = 0; i < n; i++) {
         size_t item = kv_item_of(kv, t->table, t->i_kv, base + i);
         if (codes)
@@ -98,8 +105,8 @@ static inline struct partition copy_partition(const struct attention_tile *t,
             copy_floats(kv, s, item, i);
     }
     for (uint32_t i = 0; i * KV_TILE < n; i++) {
-        part.k[i] = s->k + i * KV_TILE * vector;
-        part.v[i] = s->v + i * KV_TILE * vector;
+        part.k[i] = s->k + i * KV_TILE * s->dim * element;
+        part.v[i] = s->v + i * KV_TILE * part.v_item;
         part.k_scales[i] = (const uint8_t *)(s->k_scales + (size_t)i * KV_TILE);
         part.v_scales[i] = (const uint8_t *)(s->v_scales + (size_t)i * KV_TILE);
     }
@@ -114,15 +121,16 @@ static struct partition find_partition(const struct attention_tile *t, uint32_t 
     uint32_t n = n_positions - base < PART ? n_positions - base : PART;
     const uint8_t *k = kv->k, *v = kv->v;
     struct partition part = {.base = base, .n = n, .dtype = kv->dtype};
-    part.v_item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
+    size_t k_item = (size_t)kv->head_dim * dtype_block_bytes(kv->dtype);
+    part.v_item = (size_t)kv->v_dim * dtype_block_bytes(kv->dtype);
     for (uint32_t i = 0; i * KV_TILE < n; i++) {
         size_t item = kv_item_of(kv, t->table, t->i_kv, base + i * KV_TILE);
-        size_t at = kv->dtype == DTYPE_I8 ? kv_codes_at(kv, item) : item * part.v_item;
-        part.k[i] = k + at;
-        part.v[i] = v + at;
-        if (kv->dtype == DTYPE_I8) {
-            part.k_scales[i] = k + kv_scale_at(kv, item);
-            part.v_scales[i] = v + kv_scale_at(kv, item);
+        bool codes = kv->dtype == DTYPE_I8;
+        part.k[i] = k + (codes ? kv_codes_at(kv, kv->head_dim, item) : item * k_item);
+        part.v[i] = v + (codes ? kv_codes_at(kv, kv->v_dim, item) : item * part.v_item);
+        if (codes) {
+            part.k_scales[i] = k + kv_scale_at(kv, kv->head_dim, item);
+            part.v_scales[i] = v + kv_scale_at(kv, kv->v_dim, item);
             __builtin_prefetch(part.k_scales[i]);
             __builtin_prefetch(part.v_scales[i]);
         }

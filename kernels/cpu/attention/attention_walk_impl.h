@@ -26,7 +26,7 @@ static void attend(const struct attention_tile *t, const struct attention_scratc
         g.p[i] = s->p + (size_t)i * PART;
         visible(t, t->positions[(q + i) / t->n_heads], part->base, &g.first[i], &g.last[i]);
         g.most = g.last[i] > g.most ? g.last[i] : g.most;
-        results[i][s->dim + 1] = 0.0f;
+        results[i][s->v_dim + 1] = 0.0f;
     }
     g.whole = (g.most + KV_TILE - 1) / KV_TILE * KV_TILE;
     group_scores(t, s, part, &g);
@@ -34,7 +34,7 @@ static void attend(const struct attention_tile *t, const struct attention_scratc
         struct bias bias = bias_of(t, part, q + i);
         if (g.first[i] < g.last[i])
             softmax_partition(t, part, &bias, g.p[i], g.first[i], g.last[i], g.whole,
-                              &results[i][s->dim], &results[i][s->dim + 1]);
+                              &results[i][s->v_dim], &results[i][s->v_dim + 1]);
     }
     group_values(s, part, &g, results);
     mend_values(s, part, &g, results);
@@ -43,7 +43,7 @@ static void attend(const struct attention_tile *t, const struct attention_scratc
 /* Computes y of query q of a group from its result over all partitions. */
 static void finish_query(const struct attention_tile *t, uint32_t q, const float *out, uint32_t dim)
 {
-    uint32_t n = t->kv->head_dim;
+    uint32_t n = t->kv->v_dim;
     float *y = t->y + q / t->n_heads * t->y_stride + (size_t)(q % t->n_heads) * n;
     float scale = attention_factor(t, q, out[dim], out[dim + 1]);
     for (uint32_t d = 0; d + 16 <= n; d += 16)
@@ -55,11 +55,11 @@ static void finish_query(const struct attention_tile *t, uint32_t q, const float
 /* Computes y of group g from the results of all queries of the tile. */
 static void finish_group(const struct attention_tile *t, uint32_t g, const float *results)
 {
-    uint32_t first, result = attention_result_floats(t->kv->head_dim);
+    uint32_t first, result = attention_result_floats(t->kv->v_dim);
     struct attention_tile group = attention_group_tile(t, g, &first);
     for (uint32_t q = 0; q < t->n_rows * group.n_heads; q++)
         finish_query(&group, q, results + (size_t)(first + q) * result,
-                     attention_dim(t->kv->head_dim));
+                     attention_dim(t->kv->v_dim));
 }
 
 /* Computes one unit: all queries of the group `t`; `first` is the number of its first query. */
@@ -79,7 +79,7 @@ static void attend_unit(const struct attention_tile *whole, const struct attenti
                               : s->part + (size_t)j * s->result;
         attend(t, s, part, q, nq, results);
         for (uint32_t j = 0; j < nq && !keep; j++)
-            fold(s->out + (size_t)(first + q + j) * s->result, results[j], s->dim);
+            fold(s->out + (size_t)(first + q + j) * s->result, results[j], s->v_dim);
     }
 }
 
@@ -119,7 +119,7 @@ static void walk_units(const struct attention_tile *t, const struct attention_sc
     uint32_t n_q = t->n_rows * t->n_heads, longest = t->positions[t->n_rows - 1] + 1;
     struct unit units[2] = {{.first = 0}}, *at = &units[0], *next = &units[1];
     for (uint32_t q = 0; q < n_q && t->parts == NULL; q++)
-        s.out[(size_t)q * s.result + s.dim + 1] = 0.0f;
+        s.out[(size_t)q * s.result + s.v_dim + 1] = 0.0f;
     find_unit(t, &s, t->unit_begin, at);
     for (uint32_t u = t->unit_begin; u < t->unit_end; u++) {
         if (u < t->unit_begin + t->n_groups)

@@ -19,8 +19,9 @@ struct write_job {
 static void write_floats(const struct write_job *job, size_t item, const float *k, const float *v)
 {
     const struct kv_layer *kv = job->kv;
-    size_t n_bytes = ops_kv_vector_bytes(kv->dtype, kv->head_dim);
-    job->inner->kv_store((uint8_t *)kv->v + item * n_bytes, kv->dtype, v, kv->head_dim);
+    size_t n_bytes = ops_kv_vector_bytes(kv->dtype, kv->head_dim),
+           v_bytes = ops_kv_vector_bytes(kv->dtype, kv->v_dim);
+    job->inner->kv_store((uint8_t *)kv->v + item * v_bytes, kv->dtype, v, kv->v_dim);
     if (!kv_is_tiled(kv)) {
         job->inner->kv_store((uint8_t *)kv->k + item * n_bytes, kv->dtype, k, kv->head_dim);
         return;
@@ -35,9 +36,9 @@ static void write_floats(const struct write_job *job, size_t item, const float *
 static void write_codes(const struct write_job *job, size_t item, const float *k, const float *v)
 {
     const struct kv_layer *kv = job->kv;
-    uint32_t n = kv->head_dim, lane = item % KV_TILE;
-    uint8_t *keys = (uint8_t *)kv->k + kv_codes_at(kv, item),
-            *values = (uint8_t *)kv->v + kv_codes_at(kv, item);
+    uint32_t n = kv->head_dim, n_v = kv->v_dim, lane = item % KV_TILE;
+    uint8_t *keys = (uint8_t *)kv->k + kv_codes_at(kv, n, item),
+            *values = (uint8_t *)kv->v + kv_codes_at(kv, n_v, item);
     _Alignas(64) uint8_t codes[ATTENTION_MAX_HEAD_DIM];
     float k_scale = job->inner->kv_quantize(codes, k, n);
     if (kv_is_tiled(kv))
@@ -45,14 +46,14 @@ static void write_codes(const struct write_job *job, size_t item, const float *k
             memcpy(keys + kv_key_code(lane, d), codes + d, 4);
     else
         memcpy(keys, codes, n);
-    float v_scale = job->inner->kv_quantize(codes, v, n);
+    float v_scale = job->inner->kv_quantize(codes, v, n_v);
     if (kv_is_tiled(kv))
-        for (uint32_t d = 0; d < n; d++)
-            values[kv_value_code(n, lane, d)] = codes[d];
+        for (uint32_t d = 0; d < n_v; d++)
+            values[kv_value_code(n_v, lane, d)] = codes[d];
     else
-        memcpy(values, codes, n);
-    memcpy((uint8_t *)kv->k + kv_scale_at(kv, item), &k_scale, sizeof(k_scale));
-    memcpy((uint8_t *)kv->v + kv_scale_at(kv, item), &v_scale, sizeof(v_scale));
+        memcpy(values, codes, n_v);
+    memcpy((uint8_t *)kv->k + kv_scale_at(kv, n, item), &k_scale, sizeof(k_scale));
+    memcpy((uint8_t *)kv->v + kv_scale_at(kv, n_v, item), &v_scale, sizeof(v_scale));
 }
 
 static void write_rows(void *arg, uint32_t index, uint32_t n_threads)
@@ -64,7 +65,7 @@ static void write_rows(void *arg, uint32_t index, uint32_t n_threads)
     for (; r < end; r++) {
         size_t block = job->slots[r] / kv->block_size, offset = job->slots[r] % kv->block_size;
         const float *k = tensor_row_f32(job->k, r), *v = tensor_row_f32(job->v, r);
-        for (uint32_t h = 0; h < kv->n_kv_heads; h++, k += kv->head_dim, v += kv->head_dim) {
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++, k += kv->head_dim, v += kv->v_dim) {
             size_t item = (block * kv->n_kv_heads + h) * kv->block_size + offset;
             if (kv->dtype == DTYPE_I8)
                 write_codes(job, item, k, v);
@@ -77,7 +78,7 @@ static void write_rows(void *arg, uint32_t index, uint32_t n_threads)
 int kv_write_cpu(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                  const struct tensor *v, const uint32_t *kv_slots)
 {
-    if (kv->head_dim > ATTENTION_MAX_HEAD_DIM)
+    if (kv->head_dim > ATTENTION_MAX_HEAD_DIM || kv->v_dim > ATTENTION_MAX_HEAD_DIM)
         return STATUS_INTERNAL;
     for (uint32_t r = 0; r < k->n_rows; r++)
         if (kv_slots[r] / kv->block_size >= kv->n_blocks)

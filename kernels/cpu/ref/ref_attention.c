@@ -64,18 +64,20 @@ static float element(const struct kv_layer *kv, const void *pool, size_t at)
 
 static int32_t code_at(const struct kv_layer *kv, bool is_key, size_t item, uint32_t d)
 {
-    const uint8_t *codes = (const uint8_t *)(is_key ? kv->k : kv->v) + kv_codes_at(kv, item);
+    const uint8_t *codes = (const uint8_t *)(is_key ? kv->k : kv->v) +
+                           kv_codes_at(kv, is_key ? kv->head_dim : kv->v_dim, item);
     uint32_t lane = item % KV_TILE;
     size_t at = !kv_is_tiled(kv) ? d
                 : is_key         ? kv_key_code(lane, d)
-                                 : kv_value_code(kv->head_dim, lane, d);
+                                 : kv_value_code(kv->v_dim, lane, d);
     return codes[at] - KV_CODE_BIAS;
 }
 
-static float scale_at(const struct kv_layer *kv, const void *pool, size_t item)
+static float scale_at(const struct kv_layer *kv, bool is_key, size_t item)
 {
+    const uint8_t *pool = is_key ? kv->k : kv->v;
     float scale;
-    memcpy(&scale, (const uint8_t *)pool + kv_scale_at(kv, item), sizeof(scale));
+    memcpy(&scale, pool + kv_scale_at(kv, is_key ? kv->head_dim : kv->v_dim, item), sizeof(scale));
     return scale;
 }
 
@@ -89,7 +91,7 @@ static float score(const struct attention_tile *t, const float *q, const struct 
         int32_t dot = 0;
         for (uint32_t d = 0; d < kv->head_dim; d++)
             dot += codes->a[d] * code_at(kv, true, item, d);
-        sum = (float)dot * (codes->scale * t->scale) * scale_at(kv, kv->k, item);
+        sum = (float)dot * (codes->scale * t->scale) * scale_at(kv, true, item);
     } else {
         for (uint32_t d = 0; d < kv->head_dim; d++)
             sum = fmaf(q[d], element(kv, kv->k, kv_key_at(kv, item, d)), sum);
@@ -107,19 +109,19 @@ static void weigh(const struct kv_layer *kv, const float *p, const size_t *items
                   uint32_t end, float *out)
 {
     if (kv->dtype != DTYPE_I8) {
-        for (uint32_t d = 0; d < kv->head_dim; d++) {
+        for (uint32_t d = 0; d < kv->v_dim; d++) {
             out[d] = 0.0f;
             for (uint32_t i = begin; i < end; i++)
-                out[d] = fmaf(p[i], element(kv, kv->v, items[i] * kv->head_dim + d), out[d]);
+                out[d] = fmaf(p[i], element(kv, kv->v, items[i] * kv->v_dim + d), out[d]);
         }
         return;
     }
     float scaled[ATTENTION_PARTITION] = {0};
     struct codes w;
     for (uint32_t i = begin; i < end; i++)
-        scaled[i] = p[i] > 0.0f ? p[i] * scale_at(kv, kv->v, items[i]) : 0.0f;
+        scaled[i] = p[i] > 0.0f ? p[i] * scale_at(kv, false, items[i]) : 0.0f;
     widen(scaled, ATTENTION_PARTITION, &w);
-    for (uint32_t d = 0; d < kv->head_dim; d++) {
+    for (uint32_t d = 0; d < kv->v_dim; d++) {
         int32_t dot = 0;
         for (uint32_t i = begin; i < end; i++)
             dot += w.a[i] * code_at(kv, false, items[i], d);
@@ -183,7 +185,7 @@ static void attend_query(const struct attention_tile *t, uint32_t query, uint32_
 
 static void finish(const struct attention_tile *t, uint32_t query, const struct result *r)
 {
-    uint32_t n = t->kv->head_dim;
+    uint32_t n = t->kv->v_dim;
     float *y = t->y + query / t->n_heads * t->y_stride + (size_t)(query % t->n_heads) * n;
     float factor = attention_factor(t, query, r->max, r->sum);
     for (uint32_t d = 0; d < n; d++)
@@ -197,19 +199,19 @@ static void query_units(const struct attention_tile *whole, const struct attenti
 {
     struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
     struct codes codes;
-    uint32_t n = t->kv->head_dim;
+    uint32_t n = t->kv->head_dim, n_v = t->kv->v_dim;
     widen(t->q + query / t->n_heads * t->q_stride + (size_t)(query % t->n_heads) * n, n, &codes);
     for (uint32_t u = whole->unit_begin; u < whole->unit_end; u++) {
         if (u % whole->n_groups != g)
             continue;
         attend_query(t, query, u / whole->n_groups, &codes, &part);
-        fold(&all, &part, n);
+        fold(&all, &part, n_v);
         if (whole->parts == NULL)
             continue;
         float *at = attention_result(whole, u / whole->n_groups, first_query + query);
-        memcpy(at, part.out, n * sizeof(float));
-        at[attention_dim(n)] = part.max;
-        at[attention_dim(n) + 1] = part.sum;
+        memcpy(at, part.out, n_v * sizeof(float));
+        at[attention_dim(n_v)] = part.max;
+        at[attention_dim(n_v) + 1] = part.sum;
     }
     if (whole->parts == NULL)
         finish(t, query, &all);
@@ -230,7 +232,7 @@ static void fold_query(const struct attention_tile *whole, const struct attentio
                        uint32_t query, uint32_t first_query)
 {
     struct result all = {.sum = 0.0f}, part = {.sum = 0.0f};
-    uint32_t n = t->kv->head_dim;
+    uint32_t n = t->kv->v_dim;
     for (uint32_t i = whole->unit_begin / whole->n_groups; i < whole->unit_end / whole->n_groups;
          i++) {
         const float *at = attention_result(whole, i, first_query + query);

@@ -46,8 +46,9 @@ int attention_open_cuda(struct device_cuda *device, struct error *err)
 
 static int check(struct stream_cuda *s, const struct kv_layer *kv)
 {
-    if (kv->head_dim > CUDA_ATTENTION_MAX_DIM)
-        return device_stream_fail(s, STATUS_UNIMPLEMENTED, "attention: head_dim is above 512");
+    if (kv->head_dim > CUDA_ATTENTION_MAX_DIM || kv->v_dim > CUDA_ATTENTION_MAX_DIM)
+        return device_stream_fail(s, STATUS_UNIMPLEMENTED,
+                                  "attention: a head's K or V has more than 512 elements");
     if (kv->block_size > CUDA_PARTITION || (kv->block_size & (kv->block_size - 1)) != 0)
         return device_stream_fail(s, STATUS_INTERNAL,
                                   "attention: block_size is not a power of two up to 128");
@@ -59,7 +60,8 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
                                        const struct attention_params *params)
 {
     struct attention_cuda a = {
-        .kv = {kv->k, kv->v, kv->dtype, kv->n_blocks, kv->block_size, kv->n_kv_heads, kv->head_dim},
+        .kv = {kv->k, kv->v, kv->dtype, kv->n_blocks, kv->block_size, kv->n_kv_heads, kv->head_dim,
+               kv->v_dim},
         .block_shift = attention_shift_of(kv->block_size),
         .q = q->data,
         .y = y->data,
@@ -81,8 +83,8 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
         .slopes = params->slopes,
         .sinks = params->sinks,
     };
-    a.vector_bytes = (uint32_t)kv_cuda_vector_bytes(&a.kv);
-    a.page_bytes = kv_cuda_page_at(&a.kv, 0, 1);
+    a.k = attention_plane_of(&a.kv, kv->head_dim);
+    a.v = attention_plane_of(&a.kv, kv->v_dim);
     return a;
 }
 
@@ -102,9 +104,8 @@ static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint6
 {
     bool is_tiled = attention_is_tiled(&a->kv, a->heads_per_kv);
     uint32_t tile_heads = is_tiled ? decode_tile_heads(a->heads_per_kv) : PLAIN_HEADS;
-    struct decode_plan plan =
-        decode_plan_of(a->n_rows, a->n_heads, a->kv.head_dim, a->kv.n_kv_heads, a->heads_per_kv,
-                       tile_heads, max_positions);
+    struct decode_plan plan = decode_plan_of(a->n_rows, a->n_heads, a->kv.v_dim, a->kv.n_kv_heads,
+                                             a->heads_per_kv, tile_heads, max_positions);
     struct attention_cuda pass = *a;
     int rc = device_stream_grow(s, &s->attention, plan.scratch_bytes, "attention's scratch");
     pass.n_groups = plan.n_groups;

@@ -3,12 +3,13 @@
  * four warps computes one whole partition of 128; then the block folds the four.
  * attention_plain_kernel.h combines the groups.
  *
- * Shapes: head_dim up to DIM (loads beyond head_dim are skipped). Up to 8 heads per KV head: tiles
- * of 8 heads, each in two rows of the mma. The rows hold the high and low halves of queries and
- * weights: nearly f32. With more heads: tiles of 16 heads, rounded to the operands' type. Further
- * tiles read K and V again, from L2. Bytes: 2 · head_dim · elem_bytes per position and KV head,
- * once; the groups' results, 4 · (head_dim + 2) per head and 512 positions, twice. Operations: mma
- * of 4 · 16 · DIM per position, of which 4 · heads_per_kv · head_dim are useful. Bound: memory.
+ * Shapes: head_dim and v_dim up to DIM (loads beyond them are skipped). Up to 8 heads per KV head:
+ * tiles of 8 heads, each in two rows of the mma. The rows hold the high and low halves of queries
+ * and weights: nearly f32. With more heads: tiles of 16 heads, rounded to the operands' type.
+ * Further tiles read K and V again, from L2. Bytes: (head_dim + v_dim) · elem_bytes per position
+ * and KV head, once; the groups' results, 4 · (v_dim + 2) per head and 512 positions, twice.
+ * Operations: mma of 4 · 16 · DIM per position, of which 2 · heads_per_kv · (head_dim + v_dim) are
+ * useful. Bound: memory.
  *
  * K and V pass through a ring in shared memory, in which each lane has its own places. A lane
  * copies exactly the bytes that it multiplies later (cp.async, 16 bytes, some 24 in flight). So a
@@ -63,18 +64,20 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
     float max[ROWS], sum[ROWS], unit[ROWS];
     struct attention_bias<ALIBI> bias[ROWS]; /* positions are relative to the partition */
 
-    ATTENTION_METHOD const uint8_t *page(const void *pool, uint32_t position, bool *valid) const
+    ATTENTION_METHOD const uint8_t *page(const void *pool, struct attention_plane plane,
+                                         uint32_t position, bool *valid) const
     {
         uint32_t block = ((const uint32_t *)(memory + AT.blocks))[attention_entry_of(a, position)];
         *valid = attention_sees(seen, position) && block < a->kv.n_blocks;
-        return (const uint8_t *)pool + (*valid ? attention_page_at(a, block, i_kv) : 0);
+        return (const uint8_t *)pool + (*valid ? attention_page_at(a, plane, block, i_kv) : 0);
     }
 
-    ATTENTION_METHOD float scale_at(const void *pool, uint32_t position) const
+    ATTENTION_METHOD float scale_at(const void *pool, struct attention_plane plane,
+                                    uint32_t position) const
     {
         bool valid;
-        const uint8_t *from = page(pool, position, &valid);
-        return valid ? *(const float *)(from + attention_scale_in_page(a, position)) : 0.0f;
+        const uint8_t *from = page(pool, plane, position, &valid);
+        return valid ? *(const float *)(from + attention_scale_in_page(a, plane, position)) : 0.0f;
     }
 
     /* Reads the partition's block numbers and scales. */
@@ -90,8 +93,8 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         __syncwarp();
         if constexpr (Kv::is_coded) {
             for (uint32_t p = lane; p < CUDA_PARTITION; p += 32) {
-                ((float *)(memory + AT.k_scales))[p] = scale_at(a->kv.k, p);
-                ((float *)(memory + AT.v_scales))[p] = scale_at(a->kv.v, p);
+                ((float *)(memory + AT.k_scales))[p] = scale_at(a->kv.k, a->k, p);
+                ((float *)(memory + AT.v_scales))[p] = scale_at(a->kv.v, a->v, p);
             }
             __syncwarp();
         }
@@ -116,8 +119,8 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         for (uint32_t i = 0; i < 2; i++) {
             bool valid;
             uint32_t position = decode_stage_begin(stage) + decode_key_position(i, g);
-            const uint8_t *from = page(a->kv.k, position, &valid);
-            from += attention_vector_in_page(a, position);
+            const uint8_t *from = page(a->kv.k, a->k, position, &valid);
+            from += attention_vector_in_page(a, a->k, position);
 #pragma unroll
             for (uint32_t j = 0; j < KEY_LOADS; j++) {
                 uint32_t elem = decode_key_elem(j, t, Kv::elem_bytes);
@@ -136,12 +139,12 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
         for (uint32_t i = 0; i < 4; i++) {
             bool valid;
             uint32_t position = decode_stage_begin(stage) + decode_value_position(i, t);
-            const uint8_t *from = page(a->kv.v, position, &valid);
-            from += attention_vector_in_page(a, position);
+            const uint8_t *from = page(a->kv.v, a->v, position, &valid);
+            from += attention_vector_in_page(a, a->v, position);
 #pragma unroll
             for (uint32_t set = 0; set < SETS; set++) {
                 uint32_t elem = decode_value_elem(set, g, Kv::elem_bytes);
-                bool exists = valid && elem < a->kv.head_dim;
+                bool exists = valid && elem < a->kv.v_dim;
                 cp_async_16(ring_at(fill, decode_value_load(set, i)),
                             exists ? from + attention_elem_at(elem, Kv::elem_bytes)
                                    : (const uint8_t *)a->kv.v,
@@ -191,7 +194,7 @@ template <typename Kv, uint32_t DIM, bool SPLIT, bool ALIBI> struct decode_warp 
             uint32_t head = attention_head_at(a, i_kv, first_slot + decode_slot(lane, r));
             if (r < ROWS && head < a->n_heads && elem < a->kv.head_dim)
                 for (uint32_t i = 0; i < 4; i++)
-                    x[i] = __ldg(a->q + attention_elem_of(a, a->q_stride, row, head, elem + i));
+                    x[i] = __ldg(a->q + attention_input_of(a, row, head, elem + i));
             if (r < ROWS) {
                 q[decode_query_register(r, 0)] = Kv::pack(x[0], x[1]);
                 q[decode_query_register(r, 1)] = Kv::pack(x[2], x[3]);
@@ -451,7 +454,7 @@ template <typename Warp, uint32_t DIM> struct decode_block {
 
     ATTENTION_METHOD void store(uint32_t group, uint32_t begin, uint32_t end) const
     {
-        uint32_t n = a->kv.head_dim;
+        uint32_t n = a->kv.v_dim;
         for (uint32_t i = threadIdx.x; i < decode_n_items(Warp::HEADS, n); i += DECODE_THREADS) {
             uint32_t slot = decode_item_slot(i, n), elem = decode_item_elem(i, n);
             uint32_t head = attention_head_at(a, i_kv, first_slot + slot);
@@ -460,7 +463,7 @@ template <typename Warp, uint32_t DIM> struct decode_block {
                 continue;
             fold(slot, elem, begin, end, &x, &max, &sum);
             if (a->parts == nullptr) {
-                a->y[attention_elem_of(a, a->y_stride, attention_row(a, row), head, elem)] =
+                a->y[attention_output_of(a, attention_row(a, row), head, elem)] =
                     attention_sunk_result(attention_sunk_of(a->sinks, head, max), x, sum);
                 continue;
             }

@@ -23,7 +23,7 @@ template <typename Kv, bool ALIBI>
 static int decode_launch_halves(void *stream, const struct attention_cuda *a,
                                 const struct decode_plan *plan)
 {
-    switch (decode_padded_dim(a->kv.head_dim, Kv::elem_bytes)) {
+    switch (decode_padded_dim(attention_width(&a->kv), Kv::elem_bytes)) {
     case 64:
         return decode_launch_dim<Kv, 64, ALIBI>(stream, a, plan);
     case 128:
@@ -39,7 +39,7 @@ template <typename Kv, bool ALIBI>
 static int decode_launch_codes(void *stream, const struct attention_cuda *a,
                                const struct decode_plan *plan)
 {
-    return decode_padded_dim(a->kv.head_dim, Kv::elem_bytes) == 128
+    return decode_padded_dim(attention_width(&a->kv), Kv::elem_bytes) == 128
                ? decode_launch_dim<Kv, 128, ALIBI>(stream, a, plan)
                : decode_launch_dim<Kv, 256, ALIBI>(stream, a, plan);
 }

@@ -19,7 +19,8 @@ enum {
     CUDA_PARTITION = 128,
     CUDA_GROUP_PARTITIONS = 4, /* a warp per partition */
     CUDA_GROUP = CUDA_PARTITION * CUDA_GROUP_PARTITIONS,
-    CUDA_TILED_MAX_DIM = 256, /* head_dim of the tiled kernels; larger heads use the plain kernel */
+    CUDA_TILED_MAX_DIM =
+        256, /* head_dim and v_dim of the tiled kernels; larger heads use the plain kernel */
     CUDA_ATTENTION_MAX_DIM = 512,
     CUDA_MAX_HEADS_PER_KV = 128, /* limit of the tiled kernels */
 
@@ -51,12 +52,17 @@ enum {
 /* Limit in bytes for the results of groups; more rows take several passes. */
 #define ATTENTION_SCRATCH_LIMIT ((size_t)64 << 20)
 
+/* K or V of a layer. */
+struct attention_plane {
+    uint32_t vector_bytes; /* bytes of a vector without its scale */
+    size_t page_bytes;     /* bytes of a block and KV head */
+};
+
 /* struct attention_rows and attention_params (ops.h) for kernels: pointers are device addresses. */
 struct attention_cuda {
     struct kv_cuda kv;
-    uint32_t block_shift;  /* block_size = 1 << block_shift */
-    uint32_t vector_bytes; /* bytes of a vector without its scale */
-    size_t page_bytes;     /* bytes of a block and KV head */
+    uint32_t block_shift; /* block_size = 1 << block_shift */
+    struct attention_plane k, v;
     const float *q;
     float *y;
     size_t q_stride, y_stride;
@@ -106,14 +112,35 @@ CUDA_HD bool attention_sees(struct attention_span span, uint32_t position)
     return position >= span.begin && position < span.end;
 }
 
+/* Returns the plane of vectors of `dim` elements: head_dim or v_dim. */
+CUDA_HD struct attention_plane attention_plane_of(const struct kv_cuda *kv, uint32_t dim)
+{
+    struct attention_plane plane = {(uint32_t)kv_cuda_vector_bytes(kv, dim),
+                                    kv_cuda_page_at(kv, dim, 0, 1)};
+    return plane;
+}
+
+/* Returns the wider of head_dim and v_dim. The arrays of a tiled kernel have this width. */
+CUDA_HD uint32_t attention_width(const struct kv_cuda *kv)
+{
+    return kv->head_dim > kv->v_dim ? kv->head_dim : kv->v_dim;
+}
+
+/* Returns true if vectors of `dim` elements begin at multiples of 16 bytes. */
+CUDA_HD bool attention_is_even(const struct kv_cuda *kv, uint32_t dim)
+{
+    size_t bytes = kv_cuda_vector_bytes(kv, dim);
+    return bytes == (size_t)dim * (kv_cuda_is_coded(kv) ? 1 : 2) && bytes % 16 == 0 &&
+           kv_cuda_page_at(kv, dim, 0, 1) % 16 == 0;
+}
+
 /* Returns true if the kernels can load 16 bytes at a time, so every vector starts at a multiple of
  * 16. Vectors above 256 elements have no instance, because sums of 512 per query do not fit a
  * thread's registers. */
 CUDA_HD bool attention_is_tiled(const struct kv_cuda *kv, uint32_t heads_per_kv)
 {
-    return kv->dtype != DTYPE_F32 && kv->head_dim <= CUDA_TILED_MAX_DIM &&
-           kv_cuda_vector_bytes(kv) == (size_t)kv->head_dim * (kv_cuda_is_coded(kv) ? 1 : 2) &&
-           kv_cuda_vector_bytes(kv) % 16 == 0 && kv_cuda_page_at(kv, 0, 1) % 16 == 0 &&
+    return kv->dtype != DTYPE_F32 && attention_width(kv) <= CUDA_TILED_MAX_DIM &&
+           attention_is_even(kv, kv->head_dim) && attention_is_even(kv, kv->v_dim) &&
            heads_per_kv <= CUDA_MAX_HEADS_PER_KV;
 }
 
@@ -139,11 +166,16 @@ CUDA_HD bool attention_has_heads(const struct attention_cuda *a, uint32_t i_kv, 
     return false;
 }
 
-/* Returns the first element of a head in a row of q or y. */
-CUDA_HD size_t attention_q_at(const struct attention_cuda *a, size_t stride, uint32_t row,
-                              uint32_t head)
+/* Returns the first element of a head in a row of q. */
+CUDA_HD size_t attention_q_at(const struct attention_cuda *a, uint32_t row, uint32_t head)
 {
-    return row * stride + (size_t)head * a->kv.head_dim;
+    return row * a->q_stride + (size_t)head * a->kv.head_dim;
+}
+
+/* The same for y. */
+CUDA_HD size_t attention_y_at(const struct attention_cuda *a, uint32_t row, uint32_t head)
+{
+    return row * a->y_stride + (size_t)head * a->kv.v_dim;
 }
 
 /* --- pages --- */
@@ -165,21 +197,24 @@ CUDA_HD size_t attention_table_at(const struct attention_cuda *a, uint32_t seq, 
 
 /* Returns the byte offset of a KV head's page of a block; kv_cuda_page_at() with precomputed
  * factors. */
-CUDA_HD size_t attention_page_at(const struct attention_cuda *a, uint32_t block, uint32_t i_kv)
+CUDA_HD size_t attention_page_at(const struct attention_cuda *a, struct attention_plane plane,
+                                 uint32_t block, uint32_t i_kv)
 {
-    return ((size_t)block * a->kv.n_kv_heads + i_kv) * a->page_bytes;
+    return ((size_t)block * a->kv.n_kv_heads + i_kv) * plane.page_bytes;
 }
 
 /* Returns the byte of a position's vector within its page. */
-CUDA_HD uint32_t attention_vector_in_page(const struct attention_cuda *a, uint32_t position)
+CUDA_HD uint32_t attention_vector_in_page(const struct attention_cuda *a,
+                                          struct attention_plane plane, uint32_t position)
 {
-    return (position & (a->kv.block_size - 1)) * a->vector_bytes;
+    return (position & (a->kv.block_size - 1)) * plane.vector_bytes;
 }
 
 /* Returns the byte of a position's scale within its page. */
-CUDA_HD uint32_t attention_scale_in_page(const struct attention_cuda *a, uint32_t position)
+CUDA_HD uint32_t attention_scale_in_page(const struct attention_cuda *a,
+                                         struct attention_plane plane, uint32_t position)
 {
-    return a->kv.block_size * a->vector_bytes + (position & (a->kv.block_size - 1)) * 4;
+    return a->kv.block_size * plane.vector_bytes + (position & (a->kv.block_size - 1)) * 4;
 }
 
 /* Returns the number of a partition's blocks. */
@@ -298,12 +333,12 @@ CUDA_HD void decode_partitions(struct attention_span span, uint32_t group, uint3
     *out_end = (part.end - 1) / CUDA_PARTITION + 1;
 }
 
-/* Returns the place of a group's result for a row and head: head_dim sums, then maximum and sum of
+/* Returns the place of a group's result for a row and head: v_dim sums, then maximum and sum of
  * weights. `row` counts from the launch's first row. */
 CUDA_HD size_t decode_part_at(const struct attention_cuda *a, uint32_t row, uint32_t head,
                               uint32_t group)
 {
-    return (((size_t)row * a->n_heads + head) * a->n_groups + group) * (a->kv.head_dim + 2);
+    return (((size_t)row * a->n_heads + head) * a->n_groups + group) * (a->kv.v_dim + 2);
 }
 
 /* The launch of a call. The launch depends on capacities alone, never on the contents of rows. */
@@ -326,7 +361,7 @@ CUDA_HD uint32_t decode_pass_rows(uint32_t n_rows, size_t row_bytes)
 }
 
 /* tile_heads: heads per block. max_positions: upper bound of a row's positions. */
-CUDA_HD struct decode_plan decode_plan_of(uint32_t n_rows, uint32_t n_heads, uint32_t head_dim,
+CUDA_HD struct decode_plan decode_plan_of(uint32_t n_rows, uint32_t n_heads, uint32_t v_dim,
                                           uint32_t n_kv_heads, uint32_t heads_per_kv,
                                           uint32_t tile_heads, uint64_t max_positions)
 {
@@ -334,7 +369,7 @@ CUDA_HD struct decode_plan decode_plan_of(uint32_t n_rows, uint32_t n_heads, uin
     plan.n_groups = decode_group_count(max_positions);
     plan.n_tiles = n_kv_heads * ((heads_per_kv + tile_heads - 1) / tile_heads);
     size_t row_bytes =
-        plan.n_groups == 1 ? 0 : (size_t)n_heads * plan.n_groups * (head_dim + 2) * sizeof(float);
+        plan.n_groups == 1 ? 0 : (size_t)n_heads * plan.n_groups * (v_dim + 2) * sizeof(float);
     plan.pass_rows = decode_pass_rows(n_rows, row_bytes);
     plan.scratch_bytes = plan.pass_rows * row_bytes;
     uint64_t tiles = (uint64_t)plan.pass_rows * plan.n_tiles;

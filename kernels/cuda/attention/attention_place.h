@@ -30,11 +30,18 @@ CUDA_HD struct attention_tile attention_tile_of(uint32_t block, uint32_t n_block
     return tile;
 }
 
-/* Returns the index of a head's element in q or y. */
-CUDA_HD size_t attention_elem_of(const struct attention_cuda *a, size_t stride, uint32_t row,
-                                 uint32_t head, uint32_t elem)
+/* Returns the index of a head's element in q. */
+CUDA_HD size_t attention_input_of(const struct attention_cuda *a, uint32_t row, uint32_t head,
+                                  uint32_t elem)
 {
-    return attention_q_at(a, stride, row, head) + elem;
+    return attention_q_at(a, row, head) + elem;
+}
+
+/* The same in y. */
+CUDA_HD size_t attention_output_of(const struct attention_cuda *a, uint32_t row, uint32_t head,
+                                   uint32_t elem)
+{
+    return attention_y_at(a, row, head) + elem;
 }
 
 /* Returns the byte offset of an element in a vector. */
@@ -228,19 +235,19 @@ CUDA_HD uint32_t decode_stats_at(struct decode_memory m, uint32_t warp)
 }
 
 /* A block's results: elements of its heads, distributed over threads. */
-CUDA_HD uint32_t decode_n_items(uint32_t n_slots, uint32_t head_dim)
+CUDA_HD uint32_t decode_n_items(uint32_t n_slots, uint32_t v_dim)
 {
-    return n_slots * head_dim;
+    return n_slots * v_dim;
 }
 
-CUDA_HD uint32_t decode_item_slot(uint32_t i, uint32_t head_dim)
+CUDA_HD uint32_t decode_item_slot(uint32_t i, uint32_t v_dim)
 {
-    return i / head_dim;
+    return i / v_dim;
 }
 
-CUDA_HD uint32_t decode_item_elem(uint32_t i, uint32_t head_dim)
+CUDA_HD uint32_t decode_item_elem(uint32_t i, uint32_t v_dim)
 {
-    return i % head_dim;
+    return i % v_dim;
 }
 
 /* --- path P: a block's tiles in shared memory --- */
@@ -274,10 +281,10 @@ ATTENTION_SIZE uint32_t prefill_kept(uint32_t dim)
     return dim <= 128 ? prefill_steps(dim) : 1;
 }
 
-/* Returns true if mma `step` along the padded head has elements. */
-CUDA_HD bool prefill_has_step(uint32_t step, uint32_t head_dim)
+/* Returns true if mma `step` along a padded vector of `dim` elements has elements. */
+CUDA_HD bool prefill_has_step(uint32_t step, uint32_t dim)
 {
-    return step * 16 < head_dim;
+    return step * 16 < dim;
 }
 
 /* Returns the pairs of mma that cover a tile's positions. */
@@ -567,9 +574,9 @@ CUDA_HD uint32_t combine_elem(uint32_t i, uint32_t thread)
 
 /* Returns the place of an element within a group's result, for a row and head. Elements are
  * followed by the maximum and the sum of weights. */
-CUDA_HD size_t combine_part_at(uint32_t group, uint32_t head_dim, uint32_t elem)
+CUDA_HD size_t combine_part_at(uint32_t group, uint32_t v_dim, uint32_t elem)
 {
-    return (size_t)group * (head_dim + 2) + elem;
+    return (size_t)group * (v_dim + 2) + elem;
 }
 
 /* Returns i, or the last number below `end`. */

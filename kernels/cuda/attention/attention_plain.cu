@@ -16,17 +16,17 @@ int cuda_launch_attention_plain(void *stream, const struct attention_cuda *a,
                                 const struct decode_plan *plan)
 {
     if (a->slopes != nullptr)
-        return a->kv.head_dim > SHORT_DIM ? launch<LONG_DIM, true>(stream, a, plan)
-                                          : launch<SHORT_DIM, true>(stream, a, plan);
-    return a->kv.head_dim > SHORT_DIM ? launch<LONG_DIM, false>(stream, a, plan)
-                                      : launch<SHORT_DIM, false>(stream, a, plan);
+        return attention_width(&a->kv) > SHORT_DIM ? launch<LONG_DIM, true>(stream, a, plan)
+                                                   : launch<SHORT_DIM, true>(stream, a, plan);
+    return attention_width(&a->kv) > SHORT_DIM ? launch<LONG_DIM, false>(stream, a, plan)
+                                               : launch<SHORT_DIM, false>(stream, a, plan);
 }
 
 int cuda_launch_attention_combine(void *stream, const struct attention_cuda *a)
 {
-    auto *kernel = a->kv.head_dim > SHORT_DIM         ? attention_combine<LONG_DIM>
-                   : a->kv.head_dim > COMBINE_THREADS ? attention_combine<SHORT_DIM>
-                                                      : attention_combine<COMBINE_THREADS>;
+    auto *kernel = a->kv.v_dim > SHORT_DIM         ? attention_combine<LONG_DIM>
+                   : a->kv.v_dim > COMBINE_THREADS ? attention_combine<SHORT_DIM>
+                                                   : attention_combine<COMBINE_THREADS>;
     return CUDA_LAUNCH(kernel, dim3(a->n_rows, a->n_heads), COMBINE_THREADS, COMBINE_BYTES, stream,
                        *a);
 }

@@ -3,13 +3,13 @@
  * bytes, or are longer than 256 elements. Also the kernel that combines the groups of path D and of
  * this kernel.
  *
- * Shapes: head_dim up to MAX_DIM (256 or 512; with 512, elements are summed 256 at a time). A block
- * computes up to 8 heads of one KV head for one row. The block walks over groups of 512 positions,
- * a warp per partition, as in attention_decode_kernel.h. Scores: a lane per position, elements in
- * index order. Values: a lane per element, positions in index order. Only visible positions are
- * read. Bytes: as path D; operations: 4 · heads · head_dim per position. Bound: the loads (each
- * lane walks along its own vector): about a third of memory's rate. Shared memory 28 KiB, for 512:
- * 36 KiB. */
+ * Shapes: head_dim and v_dim up to MAX_DIM (256 or 512; with 512, elements are summed 256 at a
+ * time). A block computes up to 8 heads of one KV head for one row. The block walks over groups of
+ * 512 positions, a warp per partition, as in attention_decode_kernel.h. Scores: a lane per
+ * position, elements in index order. Values: a lane per element, positions in index order. Only
+ * visible positions are read. Bytes: as path D; operations: 2 · heads · (head_dim + v_dim) per
+ * position. Bound: the loads (each lane walks along its own vector): about a third of memory's
+ * rate. Shared memory 28 KiB, for 512: 36 KiB. */
 /* Limits that tests/lint/ptxas.sh checks:
  *    ptxas: attention_plain.cu attention_plain registers 168 shared 1024
  *    ptxas: attention_plain.cu attention_combine registers 96 shared 1024
@@ -62,36 +62,40 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
     struct attention_span seen; /* visible positions of the partition */
     uint32_t first_slot, own;   /* first head of the tile; position of the row */
 
-    __device__ const uint8_t *page(const void *pool, uint32_t position) const
+    __device__ const uint8_t *page(const void *pool, struct attention_plane plane,
+                                   uint32_t position) const
     {
         uint32_t block = __ldg(a->block_tables + attention_table_at(a, seq, base + position));
-        return block < a->kv.n_blocks ? (const uint8_t *)pool + attention_page_at(a, block, i_kv)
-                                      : nullptr;
+        return block < a->kv.n_blocks
+                   ? (const uint8_t *)pool + attention_page_at(a, plane, block, i_kv)
+                   : nullptr;
     }
 
-    __device__ float scale(const uint8_t *from, uint32_t position) const
+    __device__ float scale(const uint8_t *from, struct attention_plane plane,
+                           uint32_t position) const
     {
         return kv_cuda_is_coded(&a->kv)
-                   ? *(const float *)(from + attention_scale_in_page(a, position))
+                   ? *(const float *)(from + attention_scale_in_page(a, plane, position))
                    : 1.0f;
     }
 
     __device__ void score_position(uint32_t position, float x[PLAIN_HEADS]) const
     {
-        const uint8_t *from = attention_sees(seen, position) ? page(a->kv.k, position) : nullptr;
+        const uint8_t *from =
+            attention_sees(seen, position) ? page(a->kv.k, a->k, position) : nullptr;
         float dots[PLAIN_HEADS] = {};
         for (uint32_t h = 0; h < PLAIN_HEADS; h++)
             x[h] = -INFINITY;
         if (from == nullptr)
             return;
-        const uint8_t *vector = from + attention_vector_in_page(a, position);
+        const uint8_t *vector = from + attention_vector_in_page(a, a->k, position);
         for (uint32_t i = 0; i < a->kv.head_dim; i++) {
             float k = plain_element(a->kv.dtype, vector, i);
 #pragma unroll
             for (uint32_t h = 0; h < PLAIN_HEADS; h++)
                 dots[h] = fmaf(shared->q[h][i], k, dots[h]);
         }
-        float factor = attention_scaled(a->factor, scale(from, position));
+        float factor = attention_scaled(a->factor, scale(from, a->k, position));
 #pragma unroll
         for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
             struct attention_bias<ALIBI> bias;
@@ -128,18 +132,18 @@ template <uint32_t MAX_DIM, bool ALIBI> struct plain_warp {
     __device__ void multiply_values(float d[PLAIN_SLOTS][PLAIN_HEADS], uint32_t begin) const
     {
         for (uint32_t position = seen.begin; position < seen.end; position++) {
-            const uint8_t *from = page(a->kv.v, position);
+            const uint8_t *from = page(a->kv.v, a->v, position);
             if (from == nullptr)
                 continue;
-            const uint8_t *vector = from + attention_vector_in_page(a, position);
-            float factor = scale(from, position), p[PLAIN_HEADS];
+            const uint8_t *vector = from + attention_vector_in_page(a, a->v, position);
+            float factor = scale(from, a->v, position), p[PLAIN_HEADS];
 #pragma unroll
             for (uint32_t h = 0; h < PLAIN_HEADS; h++)
                 p[h] = attention_scaled(shared->p[i_warp][h][position], factor);
 #pragma unroll
             for (uint32_t s = 0; s < PLAIN_SLOTS; s++) {
                 uint32_t i = begin + plain_item(s, lane);
-                float v = i < a->kv.head_dim ? plain_element(a->kv.dtype, vector, i) : 0.0f;
+                float v = i < a->kv.v_dim ? plain_element(a->kv.dtype, vector, i) : 0.0f;
 #pragma unroll
                 for (uint32_t h = 0; h < PLAIN_HEADS; h++)
                     d[s][h] = fmaf(p[h], v, d[s][h]);
@@ -157,8 +161,7 @@ CUDA_DEVICE void plain_load_queries(const struct attention_cuda *a,
     for (uint32_t h = 0; h < PLAIN_HEADS; h++) {
         uint32_t head = attention_head_at(a, i_kv, first_slot + h);
         for (uint32_t i = threadIdx.x; i < a->kv.head_dim; i += DECODE_THREADS)
-            shared->q[h][i] =
-                head < a->n_heads ? a->q[attention_elem_of(a, a->q_stride, row, head, i)] : 0.0f;
+            shared->q[h][i] = head < a->n_heads ? a->q[attention_input_of(a, row, head, i)] : 0.0f;
     }
     __syncthreads();
 }
@@ -188,13 +191,13 @@ CUDA_DEVICE void plain_store(const struct attention_cuda *a,
                              uint32_t head, uint32_t h, uint32_t group, uint32_t first,
                              struct attention_span span)
 {
-    uint32_t begin, end, n = a->kv.head_dim;
+    uint32_t begin, end, n = a->kv.v_dim;
     decode_partitions(span, group, &begin, &end);
     for (uint32_t i = threadIdx.x; i < PLAIN_ELEMS && first + i < n; i += DECODE_THREADS) {
         uint32_t elem = first + i;
         float max, sum, x = plain_fold(shared, h, i, begin, end, &max, &sum);
         if (a->parts == nullptr) {
-            a->y[attention_elem_of(a, a->y_stride, attention_row(a, row), head, elem)] =
+            a->y[attention_output_of(a, attention_row(a, row), head, elem)] =
                 attention_sunk_result(attention_sunk_of(a->sinks, head, max), x, sum);
             continue;
         }
@@ -253,7 +256,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 3)
         bool sees = warp.seen.begin < warp.seen.end;
         if (sees)
             warp.weigh();
-        for (uint32_t elem = 0; elem < MAX_DIM && elem < a.kv.head_dim; elem += PLAIN_ELEMS) {
+        for (uint32_t elem = 0; elem < MAX_DIM && elem < a.kv.v_dim; elem += PLAIN_ELEMS) {
             float d[PLAIN_SLOTS][PLAIN_HEADS] = {};
             if (sees)
                 warp.multiply_values(d, elem);
@@ -276,17 +279,17 @@ template <uint32_t MAX_DIM> struct combine_thread {
     /* Loads a number of a group's result; of the last group's beyond the end. */
     ATTENTION_METHOD float load(uint32_t group, uint32_t i) const
     {
-        return parts[combine_part_at(combine_within(group, end), a->kv.head_dim, i)];
+        return parts[combine_part_at(combine_within(group, end), a->kv.v_dim, i)];
     }
 
     ATTENTION_METHOD float load_max(uint32_t group) const
     {
-        return load(group, a->kv.head_dim);
+        return load(group, a->kv.v_dim);
     }
 
     ATTENTION_METHOD float load_sum(uint32_t group) const
     {
-        return load(group, a->kv.head_dim + 1);
+        return load(group, a->kv.v_dim + 1);
     }
 
     ATTENTION_METHOD void keep(uint32_t first)
@@ -296,7 +299,7 @@ template <uint32_t MAX_DIM> struct combine_thread {
 #pragma unroll
             for (uint32_t s = 0; s < ELEMS; s++)
                 kept[i][s] = load(attention_group_of(first, i),
-                                  combine_within(combine_elem(s, threadIdx.x), a->kv.head_dim));
+                                  combine_within(combine_elem(s, threadIdx.x), a->kv.v_dim));
     }
 
     /* Adds the kept groups, n of them or all, in index order. */
@@ -314,7 +317,7 @@ template <uint32_t MAX_DIM> struct combine_thread {
 };
 
 /* Combines the groups of a row and head, in index order: y = Σ x·w / Σ sum·w, w = 2^(max − largest
- * max). grid: (rows, heads). Bytes: 4 · (head_dim + 2) per group. */
+ * max). grid: (rows, heads). Bytes: 4 · (v_dim + 2) per group. */
 template <uint32_t MAX_DIM>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_cuda a)
@@ -360,8 +363,8 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     struct attention_sunk sunk = attention_sunk_of(a.sinks, head, max);
     for (uint32_t s = 0; s < combine_elems(MAX_DIM); s++) {
         uint32_t elem = combine_elem(s, threadIdx.x);
-        if (elem < a.kv.head_dim)
-            a.y[attention_elem_of(&a, a.y_stride, row, head, elem)] =
+        if (elem < a.kv.v_dim)
+            a.y[attention_output_of(&a, row, head, elem)] =
                 attention_sunk_result(sunk, own.x[s], own.sum);
     }
 }

@@ -5,12 +5,12 @@
  * bits depend neither on the chunk nor on the other rows. If a tile has rows of several sequences,
  * the sequences are computed one after the other.
  *
- * Shapes: head_dim up to DIM, heads_per_kv up to 128. Bytes: per tile 2 · head_dim · elem_bytes per
- * position (from L2 except for the first tile), 8 · heads · head_dim per row. Operations: 4 ·
- * head_dim per query and visible position. Bound: the tensor cores, by mma.sync; with 128 queries
- * per byte of K and V the loads need half of L2's rate. K and V pass through shared memory in tiles
- * of 64 (32) positions, in a ring that cp.async fills. The thread that copied codes also widens
- * them. Operands are bf16 or f16, sums f32.
+ * Shapes: head_dim and v_dim up to DIM, heads_per_kv up to 128. Bytes: per tile (head_dim + v_dim)
+ * · elem_bytes per position (from L2 except for the first tile), 4 · heads · (head_dim + v_dim) per
+ * row. Operations: 2 · (head_dim + v_dim) per query and visible position. Bound: the tensor cores,
+ * by mma.sync; with 128 queries per byte of K and V the loads need half of L2's rate. K and V pass
+ * through shared memory in tiles of 64 (32) positions, in a ring that cp.async fills. The thread
+ * that copied codes also widens them. Operands are bf16 or f16, sums f32.
  *
  * The block's work on one tile (score_tile, value_tile) is separate from the walk over partitions.
  * A variant with wgmma would replace these functions, a variant with TMA would replace copy_tile.
@@ -42,8 +42,8 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
     static constexpr uint32_t SLOTS = prefill_slots(DIM, Kv::elem_bytes);
     static constexpr uint32_t AHEAD = SLOTS - 1; /* tiles in flight */
     static constexpr uint32_t COPIES = prefill_copies(DIM, Kv::elem_bytes);
-    static constexpr uint32_t STEPS = prefill_steps(DIM); /* number of mma along head_dim */
-    static constexpr uint32_t SUMS = prefill_chunks(DIM); /* number of mma across head_dim */
+    static constexpr uint32_t STEPS = prefill_steps(DIM); /* number of mma along DIM */
+    static constexpr uint32_t SUMS = prefill_chunks(DIM); /* number of mma across DIM */
     static constexpr uint32_t KEPT = prefill_kept(DIM);   /* operands of Q kept in registers */
     static constexpr struct prefill_memory AT = prefill_memory_of(DIM, Kv::elem_bytes);
 
@@ -59,13 +59,14 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
 
     /* --- memory --- */
 
-    ATTENTION_METHOD const uint8_t *page(const void *pool, uint32_t position, bool *valid) const
+    ATTENTION_METHOD const uint8_t *page(const void *pool, struct attention_plane plane,
+                                         uint32_t position, bool *valid) const
     {
         uint32_t block = a->kv.n_blocks;
         if (position >= first.begin && position < last.end)
             block = __ldg(a->block_tables + attention_table_at(a, seq, position));
         *valid = block < a->kv.n_blocks;
-        return (const uint8_t *)pool + (*valid ? attention_page_at(a, block, i_kv) : 0);
+        return (const uint8_t *)pool + (*valid ? attention_page_at(a, plane, block, i_kv) : 0);
     }
 
     ATTENTION_METHOD uint32_t slot_base(uint32_t tile) const
@@ -93,14 +94,15 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
     {
         struct prefill_copy copy = prefill_copy_of(DIM, first_partition, tile, threadIdx.x);
         const void *pool = copy.is_value ? a->kv.v : a->kv.k;
+        const struct attention_plane *plane = copy.is_value ? &a->v : &a->k;
         if (tile < n_tiles) {
             bool valid;
-            const uint8_t *from = page(pool, copy.position, &valid);
-            from += attention_vector_in_page(a, copy.position);
+            const uint8_t *from = page(pool, *plane, copy.position, &valid);
+            from += attention_vector_in_page(a, *plane, copy.position);
 #pragma unroll
             for (uint32_t i = 0; i < COPIES; i++) {
                 uint32_t at = prefill_copy_byte(DIM, threadIdx.x, i);
-                bool exists = valid && at < a->vector_bytes;
+                bool exists = valid && at < plane->vector_bytes;
                 cp_async_16(copy_at(tile, i), exists ? from + at : (const uint8_t *)pool, exists);
             }
         }
@@ -112,9 +114,11 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
     {
         bool valid;
         uint32_t position = prefill_position(partition, prefill_scale_of(threadIdx.x));
-        const uint8_t *from =
-            page(prefill_brings_keys(threadIdx.x) ? a->kv.k : a->kv.v, position, &valid);
-        scale = valid ? *(const float *)(from + attention_scale_in_page(a, position)) : 0.0f;
+        bool keys = prefill_brings_keys(threadIdx.x);
+        const struct attention_plane *plane = keys ? &a->k : &a->v;
+        const uint8_t *from = page(keys ? a->kv.k : a->kv.v, *plane, position, &valid);
+        scale =
+            valid ? *(const float *)(from + attention_scale_in_page(a, *plane, position)) : 0.0f;
     }
 
     ATTENTION_METHOD const float *scales(uint32_t base, uint32_t partition) const
@@ -232,7 +236,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
         for (uint32_t k = 0; k < PAIRS; k++)
 #pragma unroll
             for (uint32_t n = 0; n < STEPS; n++) {
-                if (!prefill_has_step(n, a->kv.head_dim))
+                if (!prefill_has_step(n, a->kv.v_dim))
                     continue;
                 float(*pair)[4] = d + prefill_sum_of(n);
                 uint32_t b[4];
@@ -434,7 +438,7 @@ template <typename Kv, uint32_t DIM, bool ALIBI> struct prefill_block {
                 float x = d[n][prefill_register(r, c)];
                 if constexpr (Kv::is_coded)
                     x = attention_scaled(x, attention_scaled(unit[r], code_unit()));
-                if (column(n, c) < a->kv.head_dim)
+                if (column(n, c) < a->kv.v_dim)
                     y[column(n, c)] = attention_sunk_result(sunk, x, total);
             }
     }
@@ -477,7 +481,7 @@ CUDA_DEVICE void prefill_load_queries(const prefill_block<Kv, DIM, ALIBI> *block
         float x[8] = {};
         if (tile->query(query, &row, &head) && elem < a->kv.head_dim)
             for (uint32_t k = 0; k < 8; k++)
-                x[k] = __ldg(a->q + attention_elem_of(a, a->q_stride, row, head, elem + k));
+                x[k] = __ldg(a->q + attention_input_of(a, row, head, elem + k));
         *(uint4 *)block->chunk_at(block->AT.queries, query, chunk) = make_uint4(
             Kv::pack(x[0], x[1]), Kv::pack(x[2], x[3]), Kv::pack(x[4], x[5]), Kv::pack(x[6], x[7]));
     }
@@ -511,8 +515,7 @@ CUDA_DEVICE void prefill_sequence(prefill_block<Kv, DIM, ALIBI> *block, uint32_t
         uint32_t row, head;
         bool exists = tile->query(prefill_query_of(block->i_warp, block->lane, r), &row, &head);
         exists = exists && row >= begin && row < end;
-        block->store_row(d, r, head,
-                         exists ? a->y + attention_q_at(a, a->y_stride, row, head) : nullptr);
+        block->store_row(d, r, head, exists ? a->y + attention_y_at(a, row, head) : nullptr);
     }
 }
 

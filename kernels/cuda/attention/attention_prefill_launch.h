@@ -12,7 +12,7 @@ int cuda_launch_attention_prefill_alibi(void *stream, const struct attention_cud
 template <typename Kv, bool ALIBI>
 static int prefill_launch_dim(void *stream, const struct attention_cuda *a)
 {
-    switch (prefill_padded_dim(a->kv.head_dim)) {
+    switch (prefill_padded_dim(attention_width(&a->kv))) {
     case 64:
         return prefill_launch<Kv, 64, ALIBI>(stream, a);
     case 128:

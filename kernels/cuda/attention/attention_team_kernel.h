@@ -354,8 +354,7 @@ CUDA_DEVICE void team_load_queries(const struct attention_cuda *a, unsigned char
     uint32_t elem = decode_step_elem(step, fragment_member(lane), 1);
     uint32_t head = attention_head_at(a, i_kv, decode_slot(lane, 0));
     bool exists = head < a->n_heads && elem < a->kv.head_dim;
-    const float *from =
-        a->q + attention_elem_of(a, a->q_stride, row, exists ? head : 0, exists ? elem : 0);
+    const float *from = a->q + attention_input_of(a, row, exists ? head : 0, exists ? elem : 0);
     float x[4];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
@@ -408,7 +407,7 @@ CUDA_DEVICE void team_store(const struct attention_cuda *a, const unsigned char 
             continue;
         team_fold(shared, slot, elem, from, to, &x, &max, &sum);
         if (a->parts == nullptr) {
-            a->y[attention_elem_of(a, a->y_stride, attention_row(a, blockIdx.x), head, elem)] =
+            a->y[attention_output_of(a, attention_row(a, blockIdx.x), head, elem)] =
                 attention_sunk_result(attention_sunk_of(a->sinks, head, max), x, sum);
             continue;
         }

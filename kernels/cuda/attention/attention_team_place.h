@@ -54,14 +54,16 @@ ATTENTION_SIZE struct team_memory team_memory_of(void)
     return m;
 }
 
-/* Returns true if the team kernel can compute a call. Vectors are codes, up to TEAM_DIM of them. A
+/* Returns true if the team kernel can compute a call. Vectors are codes, up to TEAM_DIM of them, as
+ * many in V as in K. A
  * KV head has up to 8 heads. The places of the pool fit 32 bits. The caller checks
  * attention_is_tiled(). */
 CUDA_HD bool team_is_possible(const struct attention_cuda *a)
 {
-    uint64_t units = (uint64_t)a->kv.n_blocks * a->kv.n_kv_heads * (a->page_bytes / 16);
+    uint64_t units = (uint64_t)a->kv.n_blocks * a->kv.n_kv_heads * (a->k.page_bytes / 16);
     return kv_cuda_is_coded(&a->kv) && a->kv.head_dim <= TEAM_DIM &&
-           a->heads_per_kv <= DECODE_SPLIT_HEADS && units < TEAM_NOWHERE;
+           a->kv.v_dim == a->kv.head_dim && a->heads_per_kv <= DECODE_SPLIT_HEADS &&
+           units < TEAM_NOWHERE;
 }
 
 /* Returns the time of a launch with `strides` blocks per row and tile. */
@@ -132,19 +134,19 @@ CUDA_HD bool team_needs_block(const struct attention_cuda *a, struct attention_s
 /* Returns the place of a block's page. */
 CUDA_HD uint32_t team_page_place(const struct attention_cuda *a, uint32_t block, uint32_t i_kv)
 {
-    return (block * a->kv.n_kv_heads + i_kv) * (uint32_t)(a->page_bytes / 16);
+    return (block * a->kv.n_kv_heads + i_kv) * (uint32_t)(a->k.page_bytes / 16);
 }
 
 /* Returns the place of a position's vector, given its page's. */
 CUDA_HD uint32_t team_vector_place(const struct attention_cuda *a, uint32_t page, uint32_t position)
 {
-    return page + (position & (a->kv.block_size - 1)) * (a->vector_bytes / 16);
+    return page + (position & (a->kv.block_size - 1)) * (a->k.vector_bytes / 16);
 }
 
 /* Returns the place of the scales of four positions, of which `position` is the first. */
 CUDA_HD uint32_t team_scales_place(const struct attention_cuda *a, uint32_t page, uint32_t position)
 {
-    return page + attention_scale_in_page(a, position) / 16;
+    return page + attention_scale_in_page(a, a->k, position) / 16;
 }
 
 CUDA_HD size_t team_bytes_of(uint32_t place)

@@ -37,7 +37,8 @@ enum {
 CUDA_HD bool wga_takes(const struct attention_cuda *a)
 {
     return attention_is_tiled(&a->kv, a->heads_per_kv) && a->kv.head_dim <= 128 &&
-           a->softcap == 0.0f && a->slopes == NULL && a->sinks == NULL && a->factor > 0.0f;
+           a->kv.v_dim == a->kv.head_dim && a->softcap == 0.0f && a->slopes == NULL &&
+           a->sinks == NULL && a->factor > 0.0f;
 }
 
 /* Returns the head dimension of the kernel's arrays. */
@@ -303,7 +304,8 @@ CUDA_HD uint32_t wga_scales_at(uint32_t scales, uint32_t i)
 /* Returns the offset of a position's scale in the pools, from that of its vector. */
 CUDA_HD size_t wga_scale_of(const struct attention_cuda *a, size_t vector, uint32_t position)
 {
-    return vector - attention_vector_in_page(a, position) + attention_scale_in_page(a, position);
+    return vector - attention_vector_in_page(a, a->k, position) +
+           attention_scale_in_page(a, a->k, position);
 }
 
 /* --- operands --- */

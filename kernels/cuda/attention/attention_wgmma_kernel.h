@@ -204,8 +204,8 @@ template <typename Kv, uint32_t DIM> struct wga_copier : wga_block<Kv, DIM> {
             block = __ldg(a->block_tables + attention_table_at(a, rows.seq, position));
         if (block >= a->kv.n_blocks)
             return SIZE_MAX;
-        size_t page = attention_page_at(a, block, this->i_kv);
-        return page + attention_vector_in_page(a, position);
+        size_t page = attention_page_at(a, a->k, block, this->i_kv);
+        return page + attention_vector_in_page(a, a->k, position);
     }
 
     ATTENTION_METHOD unsigned char *tile(void) const
@@ -231,7 +231,7 @@ template <typename Kv, uint32_t DIM> struct wga_copier : wga_block<Kv, DIM> {
     ATTENTION_METHOD void copy(const void *pool, unsigned char *tile, size_t vector) const
     {
         uint32_t byte = wga_chunk_byte(wga_copy_chunk(CHUNKS, lane));
-        bool in_head = byte < a->vector_bytes;
+        bool in_head = byte < a->k.vector_bytes;
 #pragma unroll 4
         for (uint32_t i = 0; i < CHUNKS; i++) {
             size_t from = __shfl_sync(0xFFFFFFFFu, vector, wga_copy_row(CHUNKS, lane, i));
@@ -746,8 +746,8 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
         uint32_t i = wga_query_in(consumer, in_group);
         bool exists = this->query(i, &row, &head);
         this->rows()[i] = exists ? row : UINT32_MAX;
-        this->inputs()[i] = exists ? attention_q_at(a, a->q_stride, row, head) : SIZE_MAX;
-        this->outputs()[i] = exists ? attention_q_at(a, a->y_stride, row, head) : SIZE_MAX;
+        this->inputs()[i] = exists ? attention_q_at(a, row, head) : SIZE_MAX;
+        this->outputs()[i] = exists ? attention_y_at(a, row, head) : SIZE_MAX;
     }
 
     /* Returns eight elements of a query, 0 if `from` is SIZE_MAX. */

@@ -81,9 +81,9 @@ static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k
         uint32_t row = kv_cuda_item_row(&kv, i), head = kv_cuda_item_head(&kv, i);
         uint32_t slot = slots[row];
         const float *k_row = k + cuda_row(row, k_stride), *v_row = v + cuda_row(row, v_stride);
-        size_t column = kv_cuda_column(&kv, head);
         if (kv_cuda_has_slot(&kv, slot))
-            kv_write_row(&b, &kv, k_row + column, v_row + column, slot, head);
+            kv_write_row(&b, &kv, k_row + kv_cuda_column(head, kv.head_dim),
+                         v_row + kv_cuda_column(head, kv.v_dim), slot, head);
     }
 }
 

@@ -250,16 +250,18 @@ BLOCK_FN void kv_quantize_row(const struct block *b, uint8_t *codes, float *scal
 BLOCK_FN void kv_write_row(const struct block *b, const struct kv_cuda *kv, const float *k,
                            const float *v, uint32_t slot, uint32_t head)
 {
-    size_t at = kv_cuda_vector_at(kv, slot, head);
-    uint8_t *k_at = (uint8_t *)kv->k + at, *v_at = (uint8_t *)kv->v + at;
+    uint32_t n = kv->head_dim, n_v = kv->v_dim;
+    uint8_t *k_at = (uint8_t *)kv->k + kv_cuda_vector_at(kv, n, slot, head),
+            *v_at = (uint8_t *)kv->v + kv_cuda_vector_at(kv, n_v, slot, head);
     if (!kv_cuda_is_coded(kv)) {
-        kv_store_row(b, k_at, kv->dtype, k, kv->head_dim);
-        kv_store_row(b, v_at, kv->dtype, v, kv->head_dim);
+        kv_store_row(b, k_at, kv->dtype, k, n);
+        kv_store_row(b, v_at, kv->dtype, v, n_v);
         return;
     }
-    at = kv_cuda_scale_at(kv, slot, head);
-    kv_quantize_row(b, k_at, (float *)((uint8_t *)kv->k + at), kv->dtype, k, kv->head_dim);
-    kv_quantize_row(b, v_at, (float *)((uint8_t *)kv->v + at), kv->dtype, v, kv->head_dim);
+    uint8_t *k_scale = (uint8_t *)kv->k + kv_cuda_scale_at(kv, n, slot, head),
+            *v_scale = (uint8_t *)kv->v + kv_cuda_scale_at(kv, n_v, slot, head);
+    kv_quantize_row(b, k_at, (float *)k_scale, kv->dtype, k, n);
+    kv_quantize_row(b, v_at, (float *)v_scale, kv->dtype, v, n_v);
 }
 
 /* Rope and KV write of one row and KV head: the head's share of q[n_heads · head_dim], and the head
@@ -269,10 +271,10 @@ BLOCK_FN void rope_kv_row(const struct block *b, const struct kv_cuda *kv,
                           const float *v, uint32_t position, uint32_t slot, uint32_t head)
 {
     uint32_t begin, end;
-    size_t column = kv_cuda_column(kv, head);
+    float *k_head = k + kv_cuda_column(head, kv->head_dim);
     cuda_piece(0, n_heads, head, kv->n_kv_heads, &begin, &end);
     rope_row_cuda(b, q + (size_t)begin * p->head_dim, end - begin, position, p);
-    rope_row_cuda(b, k + column, 1, position, p);
+    rope_row_cuda(b, k_head, 1, position, p);
     if (kv_cuda_has_slot(kv, slot))
-        kv_write_row(b, kv, k + column, v + column, slot, head);
+        kv_write_row(b, kv, k_head, v + kv_cuda_column(head, kv->v_dim), slot, head);
 }

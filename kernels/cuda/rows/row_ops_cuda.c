@@ -19,8 +19,8 @@
 
 static struct kv_cuda kv_of(const struct kv_layer *kv)
 {
-    return (struct kv_cuda){kv->k,          kv->v,          kv->dtype,   kv->n_blocks,
-                            kv->block_size, kv->n_kv_heads, kv->head_dim};
+    return (struct kv_cuda){kv->k,          kv->v,          kv->dtype,    kv->n_blocks,
+                            kv->block_size, kv->n_kv_heads, kv->head_dim, kv->v_dim};
 }
 
 int embed_cuda(struct stream *stream, struct tensor *y, const uint32_t *ids, const struct weight *w)

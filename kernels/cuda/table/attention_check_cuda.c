@@ -95,7 +95,7 @@ static int upload_numbers(struct check *c)
 static struct attention_cuda job_of(const struct check *c, enum dtype dtype, uint32_t dim)
 {
     struct attention_cuda a = {
-        .kv = {c->pool_k, c->pool_v, dtype, N_BLOCKS, BLOCK, 1, dim},
+        .kv = {c->pool_k, c->pool_v, dtype, N_BLOCKS, BLOCK, 1, dim, dim},
         .block_shift = attention_shift_of(BLOCK),
         .q = c->q,
         .y = c->y,
@@ -111,8 +111,7 @@ static struct attention_cuda job_of(const struct check *c, enum dtype dtype, uin
         .heads_per_kv = HEADS,
         .factor = ATTENTION_LOG2E / sqrtf((float)dim),
     };
-    a.vector_bytes = (uint32_t)kv_cuda_vector_bytes(&a.kv);
-    a.page_bytes = kv_cuda_page_at(&a.kv, 0, 1);
+    a.k = a.v = attention_plane_of(&a.kv, dim);
     return a;
 }
 

@@ -40,7 +40,8 @@ static void open_attention(struct bench *b, struct attention_job *job, enum dtyp
                .n_blocks = per_seq * n_seqs,
                .block_size = BLOCK,
                .n_kv_heads = KV_HEADS,
-               .head_dim = DIM},
+               .head_dim = DIM,
+               .v_dim = DIM},
         .params = {.n_heads = HEADS, .heads_per_kv = HEADS / KV_HEADS, .scale = 0.088388F},
     };
     job->pool_bytes = (size_t)job->kv.n_blocks * KV_HEADS * BLOCK * ops_kv_vector_bytes(dtype, DIM);

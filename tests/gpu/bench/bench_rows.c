@@ -173,7 +173,8 @@ static void open_rows(struct bench *b, struct rows_job *job, uint32_t most)
                                 .n_blocks = most / BLOCK,
                                 .block_size = BLOCK,
                                 .n_kv_heads = job->n_kv_heads,
-                                .head_dim = job->head_dim};
+                                .head_dim = job->head_dim,
+                                .v_dim = job->head_dim};
     job->pool_bytes =
         (size_t)most * job->n_kv_heads * ops_kv_vector_bytes(DTYPE_BF16, job->head_dim);
     job->kv.k = bench_allocate(b, job->pool_bytes);

@@ -7,17 +7,17 @@
 #include "kernels/cpu/ref/ref.h"
 
 /* Converts a vector of K or V to the values that the cache holds. */
-static void hold(const struct gpu_setup *s, const float *x, float *held)
+static void hold(const struct gpu_setup *s, const float *x, uint32_t n, float *held)
 {
     uint8_t codes[512]; /* the widest head */
     float scale = 0.0f;
-    for (uint32_t i = 0; i < s->head_dim; i++)
+    for (uint32_t i = 0; i < n; i++)
         scale = fmaxf(scale, fabsf(x[i]));
     float inv = 448.0f / fmaxf(scale, 1e-30f);
     scale *= 1.0f / 448.0f;
     if (s->dtype == DTYPE_I8)
-        scale = ref_kv_quantize(codes, x, s->head_dim);
-    for (uint32_t i = 0; i < s->head_dim; i++)
+        scale = ref_kv_quantize(codes, x, n);
+    for (uint32_t i = 0; i < n; i++)
         held[i] = s->dtype == DTYPE_F32    ? x[i]
                   : s->dtype == DTYPE_F16  ? dtype_f16_to_f32(dtype_f32_to_f16(x[i]))
                   : s->dtype == DTYPE_BF16 ? dtype_bf16_to_f32(dtype_f32_to_bf16(x[i]))
@@ -37,7 +37,13 @@ static void make_tables(struct gpu_world *w)
 
 struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r)
 {
-    struct gpu_world w = {.s = *s, .n_heads = s->n_kv * s->heads_per_kv};
+    return gpu_world_create_widths(s, s->head_dim, r);
+}
+
+struct gpu_world gpu_world_create_widths(const struct gpu_setup *s, uint32_t v_dim,
+                                         struct random *r)
+{
+    struct gpu_world w = {.s = *s, .n_heads = s->n_kv * s->heads_per_kv, .v_dim = v_dim};
     while (w.n_seqs < 4 && s->lengths[w.n_seqs] > 0) {
         uint32_t blocks = (s->lengths[w.n_seqs] + s->block_size - 1) / s->block_size;
         w.stride = blocks > w.stride ? blocks : w.stride;
@@ -47,44 +53,46 @@ struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r)
     }
     while (w.n_blocks % 7919 == 0)
         w.n_blocks++;
-    size_t n_kv = (size_t)w.n_tokens * s->n_kv * s->head_dim;
+    size_t n_kv = (size_t)w.n_tokens * s->n_kv * s->head_dim,
+           n_v = (size_t)w.n_tokens * s->n_kv * v_dim;
     w.tables = malloc((size_t)w.n_seqs * w.stride * sizeof(uint32_t));
     make_tables(&w);
     w.q = random_floats(r, (size_t)w.n_tokens * w.n_heads * s->head_dim, 0.0f);
     for (size_t i = 0; i < (size_t)w.n_tokens * w.n_heads * s->head_dim; i++)
         w.q[i] *= 3.0f; /* peaked */
     w.k = random_floats(r, n_kv, 0.0f);
-    w.v = random_floats(r, n_kv, 0.0f);
+    w.v = random_floats(r, n_v, 0.0f);
     w.k_held = poisoned(n_kv);
-    w.v_held = poisoned(n_kv);
-    for (size_t i = 0; i < n_kv; i += s->head_dim) {
-        hold(s, w.k + i, w.k_held + i);
-        hold(s, w.v + i, w.v_held + i);
-    }
+    w.v_held = poisoned(n_v);
+    for (size_t i = 0; i < n_kv; i += s->head_dim)
+        hold(s, w.k + i, s->head_dim, w.k_held + i);
+    for (size_t i = 0; i < n_v; i += v_dim)
+        hold(s, w.v + i, v_dim, w.v_held + i);
     w.rank_heads = w.n_heads;
     w.rank_kv = s->n_kv;
     w.device_tables = gpu_upload(w.tables, (size_t)w.n_seqs * w.stride * sizeof(uint32_t));
-    w.pool_bytes =
-        (size_t)w.n_blocks * s->n_kv * s->block_size * ops_kv_vector_bytes(s->dtype, s->head_dim);
+    size_t n_vectors = (size_t)w.n_blocks * s->n_kv * s->block_size;
+    w.pool_bytes = n_vectors * ops_kv_vector_bytes(s->dtype, s->head_dim);
+    w.v_pool_bytes = n_vectors * ops_kv_vector_bytes(s->dtype, v_dim);
     w.pool_k = gpu_upload(NULL, w.pool_bytes);
-    w.pool_v = gpu_upload(NULL, w.pool_bytes);
+    w.pool_v = gpu_upload(NULL, w.v_pool_bytes);
     gpu_world_fill(&w);
     return w;
 }
 
 static struct kv_layer layer_of(const struct gpu_world *w)
 {
-    return (struct kv_layer){w->pool_k,       w->pool_v,  w->s.dtype,   w->n_blocks,
-                             w->s.block_size, w->rank_kv, w->s.head_dim};
+    return (struct kv_layer){w->pool_k,       w->pool_v,  w->s.dtype,    w->n_blocks,
+                             w->s.block_size, w->rank_kv, w->s.head_dim, w->v_dim};
 }
 
-/* Copies the columns of the rank's KV heads; the result is dense. */
-static float *kv_columns(const struct gpu_world *w, const float *x)
+/* Copies the columns of the rank's KV heads, of `dim` elements each; the result is dense. */
+static float *kv_columns(const struct gpu_world *w, const float *x, uint32_t dim)
 {
-    size_t n = (size_t)w->rank_kv * w->s.head_dim, all = (size_t)w->s.n_kv * w->s.head_dim;
+    size_t n = (size_t)w->rank_kv * dim, all = (size_t)w->s.n_kv * dim;
     float *part = malloc(w->n_tokens * n * sizeof(float));
     for (uint32_t t = 0; t < w->n_tokens; t++)
-        memcpy(part + t * n, x + t * all + (size_t)w->kv_begin * w->s.head_dim, n * sizeof(float));
+        memcpy(part + t * n, x + t * all + (size_t)w->kv_begin * dim, n * sizeof(float));
     return part;
 }
 
@@ -131,18 +139,20 @@ static struct attention_params params_of(const struct gpu_world *w, const float 
 
 void gpu_world_fill(struct gpu_world *w)
 {
-    uint32_t cols = w->rank_kv * w->s.head_dim, *slots = token_slots(w);
-    size_t n_bytes = (size_t)w->n_tokens * cols * sizeof(float);
-    float *k = kv_columns(w, w->k), *v = kv_columns(w, w->v);
-    void *device_k = gpu_upload(k, n_bytes), *device_v = gpu_upload(v, n_bytes);
+    uint32_t cols = w->rank_kv * w->s.head_dim, v_cols = w->rank_kv * w->v_dim,
+             *slots = token_slots(w);
+    size_t n_bytes = (size_t)w->n_tokens * cols * sizeof(float),
+           v_bytes = (size_t)w->n_tokens * v_cols * sizeof(float);
+    float *k = kv_columns(w, w->k, w->s.head_dim), *v = kv_columns(w, w->v, w->v_dim);
+    void *device_k = gpu_upload(k, n_bytes), *device_v = gpu_upload(v, v_bytes);
     void *device_slots = gpu_upload(slots, w->n_tokens * sizeof(uint32_t));
     struct tensor tk = tensor_view(device_k, DTYPE_F32, w->n_tokens, cols),
-                  tv = tensor_view(device_v, DTYPE_F32, w->n_tokens, cols);
+                  tv = tensor_view(device_v, DTYPE_F32, w->n_tokens, v_cols);
     struct kv_layer kv = layer_of(w);
     assert_int_equal(op_kv_write(gpu.stream, &kv, &tk, &tv, device_slots), 0);
     gpu_sync();
     gpu_drop(device_k, n_bytes);
-    gpu_drop(device_v, n_bytes);
+    gpu_drop(device_v, v_bytes);
     gpu_drop(device_slots, w->n_tokens * sizeof(uint32_t));
     free(k);
     free(v);
@@ -152,7 +162,7 @@ void gpu_world_fill(struct gpu_world *w)
 void gpu_world_destroy(struct gpu_world *w)
 {
     gpu_drop(w->pool_k, w->pool_bytes);
-    gpu_drop(w->pool_v, w->pool_bytes);
+    gpu_drop(w->pool_v, w->v_pool_bytes);
     gpu_drop(w->device_tables, (size_t)w->n_seqs * w->stride * sizeof(uint32_t));
     if (w->slopes)
         gpu_drop(w->device_slopes, w->n_heads * sizeof(float));
@@ -172,9 +182,11 @@ float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
                   const struct role_run *roles, uint32_t n_roles, uint32_t max_positions)
 {
     uint32_t cols = w->rank_heads * w->s.head_dim, all = w->n_heads * w->s.head_dim;
+    uint32_t y_cols = w->rank_heads * w->v_dim;
     size_t n_bytes = (size_t)n * cols * sizeof(float), n_words = n * sizeof(uint32_t);
+    size_t y_bytes = (size_t)n * y_cols * sizeof(float);
     uint32_t *positions = malloc(n_words), *seqs = malloc(n_words);
-    float *q = malloc(n_bytes), *y = poisoned((size_t)n * cols);
+    float *q = malloc(n_bytes), *y = poisoned((size_t)n * y_cols);
     for (uint32_t i = 0; i < n; i++) {
         positions[i] = rows[i].position;
         seqs[i] = rows[i].seq;
@@ -182,11 +194,11 @@ float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
         memcpy(q + (size_t)i * cols, w->q + token * all + (size_t)w->head_begin * w->s.head_dim,
                cols * sizeof(float));
     }
-    void *device_q = gpu_upload(q, n_bytes), *device_y = gpu_upload(NULL, n_bytes);
+    void *device_q = gpu_upload(q, n_bytes), *device_y = gpu_upload(NULL, y_bytes);
     void *device_positions = gpu_upload(positions, n_words),
          *device_seqs = gpu_upload(seqs, n_words);
     struct tensor tq = tensor_view(device_q, DTYPE_F32, n, cols),
-                  ty = tensor_view(device_y, DTYPE_F32, n, cols);
+                  ty = tensor_view(device_y, DTYPE_F32, n, y_cols);
     struct attention_rows batch = {.positions = device_positions,
                                    .seq_of_row = device_seqs,
                                    .block_tables = w->device_tables,
@@ -200,9 +212,9 @@ float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
     gpu.stream->n_roles = n_roles;
     assert_int_equal(op_attention(gpu.stream, &ty, &tq, &kv, &batch, &params), 0);
     gpu.stream->n_roles = 0;
-    gpu_fetch(y, device_y, n_bytes);
+    gpu_fetch(y, device_y, y_bytes);
     gpu_drop(device_q, n_bytes);
-    gpu_drop(device_y, n_bytes);
+    gpu_drop(device_y, y_bytes);
     gpu_drop(device_positions, n_words);
     gpu_drop(device_seqs, n_words);
     free(positions);
@@ -224,7 +236,8 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
     uint32_t cols = w->n_heads * w->s.head_dim, kv_cols = w->s.n_kv * w->s.head_dim;
     uint32_t *positions = malloc(n * sizeof(uint32_t)), *seqs = malloc(n * sizeof(uint32_t));
     uint32_t *slots = token_slots(w);
-    float *q = malloc((size_t)n * cols * sizeof(float)), *y = poisoned((size_t)n * cols);
+    uint32_t v_cols = w->s.n_kv * w->v_dim, y_cols = w->n_heads * w->v_dim;
+    float *q = malloc((size_t)n * cols * sizeof(float)), *y = poisoned((size_t)n * y_cols);
     struct kv_layer kv = layer_of(w);
     for (uint32_t i = 0; i < n; i++) {
         positions[i] = rows[i].position;
@@ -233,10 +246,11 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
                cols * sizeof(float));
     }
     kv.k = malloc(w->pool_bytes);
-    kv.v = malloc(w->pool_bytes);
+    kv.v = malloc(w->v_pool_bytes);
     struct tensor k = tensor_view(w->k, DTYPE_F32, w->n_tokens, kv_cols),
-                  v = tensor_view(w->v, DTYPE_F32, w->n_tokens, kv_cols),
-                  tq = tensor_view(q, DTYPE_F32, n, cols), ty = tensor_view(y, DTYPE_F32, n, cols);
+                  v = tensor_view(w->v, DTYPE_F32, w->n_tokens, v_cols),
+                  tq = tensor_view(q, DTYPE_F32, n, cols),
+                  ty = tensor_view(y, DTYPE_F32, n, y_cols);
     struct attention_rows batch = {positions, seqs, NULL, w->tables, w->stride, n, w->n_seqs, 0};
     struct attention_params params = params_of(w, w->slopes, w->sinks);
     assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, slots), 0);
@@ -254,9 +268,11 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
 /* Returns the error of head h (of all heads) in one row. */
 static double head_error(const struct gpu_world *w, struct gpu_row row, uint32_t h, const float *y)
 {
-    uint32_t n = w->s.head_dim, end = row.position + 1;
+    uint32_t n = w->s.head_dim, n_v = w->v_dim, end = row.position + 1;
     uint32_t begin = attention_first(row.position, w->s.window, w->chunk);
     size_t step = (size_t)w->s.n_kv * n, at = w->first[row.seq] * step + h / w->s.heads_per_kv * n;
+    size_t v_step = (size_t)w->s.n_kv * n_v,
+           v_at = w->first[row.seq] * v_step + h / w->s.heads_per_kv * n_v;
     const float *q = w->q + ((size_t)(w->first[row.seq] + row.position) * w->n_heads + h) * n;
     double *p = malloc(end * sizeof(double)), max = -INFINITY, sum = 0.0, worst = 0.0, most = 0.0;
     for (uint32_t i = begin; i < end; i++) {
@@ -277,14 +293,14 @@ static double head_error(const struct gpu_world *w, struct gpu_row row, uint32_t
     for (uint32_t i = begin; i < end; i++)
         sum += p[i] = exp(p[i] - max);
     double *x =
-        calloc(n, sizeof(*x)); /* each in the order of positions; memory is read along rows */
+        calloc(n_v, sizeof(*x)); /* each in the order of positions; memory is read along rows */
     for (uint32_t i = begin; i < end; i++)
-        for (uint32_t d = 0; d < n; d++) {
-            double v = (double)w->v_held[at + i * step + d];
+        for (uint32_t d = 0; d < n_v; d++) {
+            double v = (double)w->v_held[v_at + i * v_step + d];
             x[d] += p[i] * v;
             most = fabs(v) > most ? fabs(v) : most;
         }
-    for (uint32_t d = 0; d < n; d++) {
+    for (uint32_t d = 0; d < n_v; d++) {
         double error = fabs(x[d] / sum - (double)y[d]);
         worst = error <= worst ? worst : error; /* NaN is kept */
     }
@@ -300,7 +316,7 @@ double gpu_attention_error(const struct gpu_world *w, const struct gpu_row *rows
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t h = 0; h < w->rank_heads; h++) {
             double error = head_error(w, rows[i], w->head_begin + h,
-                                      y + ((size_t)i * w->rank_heads + h) * w->s.head_dim);
+                                      y + ((size_t)i * w->rank_heads + h) * w->v_dim);
             if (!(error <= worst))
                 worst = error;
         }

@@ -13,12 +13,12 @@ struct gpu_setup {
 
 struct gpu_world {
     struct gpu_setup s;
-    uint32_t n_seqs, n_tokens, n_heads, stride, n_blocks;
+    uint32_t n_seqs, n_tokens, n_heads, stride, n_blocks, v_dim;
     uint32_t first[4];      /* token of each sequence's position 0 */
     uint32_t *tables;       /* host; entries beyond a sequence's end are out of the pool */
-    float *q, *k, *v;       /* [n_tokens][heads · head_dim], host */
+    float *q, *k, *v;       /* [n_tokens][heads · head_dim], V: v_dim; host */
     float *k_held, *v_held; /* K and V with the precision of the cache */
-    size_t pool_bytes;
+    size_t pool_bytes, v_pool_bytes;
     void *pool_k, *pool_v, *device_tables;
     float *slopes, *device_slopes; /* ALiBi of the heads; NULL: none */
     float *sinks, *device_sinks;   /* logits of the heads; NULL: none */
@@ -33,6 +33,9 @@ struct gpu_row {
 
 /* Random values; the cache is poisoned and then written by the GPU, in one op. */
 struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r);
+/* The same with vectors of V of another width than those of K. */
+struct gpu_world gpu_world_create_widths(const struct gpu_setup *s, uint32_t v_dim,
+                                         struct random *r);
 void gpu_world_destroy(struct gpu_world *w);
 /* Gives the heads ALiBi slopes, for all later calls. */
 void gpu_world_slope(struct gpu_world *w);
@@ -41,7 +44,7 @@ void gpu_world_sink(struct gpu_world *w);
 /* Writes K and V of all tokens into the cache (again), for the rank's KV heads. */
 void gpu_world_fill(struct gpu_world *w);
 
-/* Returns y[n][rank_heads · head_dim] of rows; the caller frees. The device's y is NaN before.
+/* Returns y[n][rank_heads · v_dim] of rows; the caller frees. The device's y is NaN before.
  * n_roles 0: all rows use path D. */
 float *gpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_t n,
                   const struct role_run *roles, uint32_t n_roles, uint32_t max_positions);

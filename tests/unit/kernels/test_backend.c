@@ -117,7 +117,7 @@ static void test_no_op_allocates(void **state)
         struct act *act = make_act(&rig, M, K);
         float *x = calloc(M * K, sizeof(float)), *y = calloc(M * K, sizeof(float));
         struct kv_layer kv = {
-            calloc(4 * 2 * 16 * 64, 2), calloc(4 * 2 * 16 * 64, 2), DTYPE_BF16, 4, 16, 2, 64};
+            calloc(4 * 2 * 16 * 64, 2), calloc(4 * 2 * 16 * 64, 2), DTYPE_BF16, 4, 16, 2, 64, 64};
         run_everything(&rig, act, quantized, dense, x, y, &kv, 1);
         atomic_store(&n_allocations, 0);
         atomic_store(&armed, 1);

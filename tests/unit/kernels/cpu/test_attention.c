@@ -11,14 +11,19 @@
 #include "tests/unit/kernels/support/support_attention_tiles.h"
 
 static const struct setup shapes[] = {
-    {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {300, 1, 129}},
-    {80, 4, 4, 32, DTYPE_BF16, 0, 0.0f, {140, 33, 0}},
-    {96, 6, 2, 8, DTYPE_BF16, 0, 30.0f, {130, 0, 0}},
-    {112, 2, 1, 64, DTYPE_BF16, 50, 0.0f, {257, 20, 0}},
-    {128, 8, 1, 16, DTYPE_BF16, 128, 0.0f, {400, 128, 0}},
-    {256, 4, 2, 16, DTYPE_BF16, 0, 50.0f, {131, 5, 0}},
-    {20, 3, 3, 1, DTYPE_BF16, 7, 0.0f, {40, 2, 0}},
-    {33, 5, 1, 4, DTYPE_BF16, 0, 0.0f, {137, 3, 0}},
+    {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {300, 1, 129}, 0},
+    {80, 4, 4, 32, DTYPE_BF16, 0, 0.0f, {140, 33, 0}, 0},
+    {96, 6, 2, 8, DTYPE_BF16, 0, 30.0f, {130, 0, 0}, 0},
+    {112, 2, 1, 64, DTYPE_BF16, 50, 0.0f, {257, 20, 0}, 0},
+    {128, 8, 1, 16, DTYPE_BF16, 128, 0.0f, {400, 128, 0}, 0},
+    {256, 4, 2, 16, DTYPE_BF16, 0, 50.0f, {131, 5, 0}, 0},
+    {20, 3, 3, 1, DTYPE_BF16, 7, 0.0f, {40, 2, 0}, 0},
+    {33, 5, 1, 4, DTYPE_BF16, 0, 0.0f, {137, 3, 0}, 0},
+    {192, 4, 2, 16, DTYPE_BF16, 0, 0.0f, {150, 20, 0}, 128}, /* V narrower than K, and wider */
+    {96, 5, 1, 32, DTYPE_BF16, 70, 0.0f, {139, 4, 0}, 48},
+    {48, 6, 2, 16, DTYPE_BF16, 0, 20.0f, {200, 33, 0}, 80},
+    {20, 3, 3, 1, DTYPE_BF16, 0, 0.0f, {131, 2, 0}, 37},
+    {66, 4, 2, 4, DTYPE_BF16, 0, 0.0f, {140, 9, 0}, 30},
 };
 static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES };
@@ -65,7 +70,7 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
      * of 8 in tiles */
     double bound = s->kv_type == DTYPE_I8 ? 1e-3 : tiles ? 0.15 : 2e-5;
     double *k = stored(w->k, (size_t)w->n_tokens * s->n_kv, s->head_dim, s->kv_type),
-           *v = stored(w->v, (size_t)w->n_tokens * s->n_kv, s->head_dim, s->kv_type);
+           *v = stored(w->v, (size_t)w->n_tokens * s->n_kv, w->v_dim, s->kv_type);
     for (uint32_t t = 0; t < w->n_tokens; t++) {
         if (w->positions[t] == 0)
             first_of_seq = t;
@@ -97,12 +102,12 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
             for (uint32_t j = begin; j < n; j++)
                 sum += p[j] = exp(p[j] - max);
             for (uint32_t j = begin; j < n; j++) {
-                size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * s->head_dim;
-                for (uint32_t d = 0; d < s->head_dim; d++)
+                size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * w->v_dim;
+                for (uint32_t d = 0; d < w->v_dim; d++)
                     want[d] += p[j] / sum * v[at + d];
             }
-            for (uint32_t d = 0; d < s->head_dim; d++) {
-                double got = (double)y[((size_t)t * s->n_heads + h) * s->head_dim + d];
+            for (uint32_t d = 0; d < w->v_dim; d++) {
+                double got = (double)y[((size_t)t * s->n_heads + h) * w->v_dim + d];
                 if (!(fabs(got - want[d]) < bound))
                     fail_msg("%s token %u head %u element %u: %g, float64 %g",
                              dtype_name(s->kv_type), t, h, d, got, want[d]);
@@ -125,7 +130,7 @@ static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(voi
         w.slopes = i < N_SETUPS ? NULL : slopes;
         w.sinks = i % 2 ? sinks : NULL;
         w.chunk = i % 5 == 3 ? 100 : 0;
-        size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.s->head_dim * sizeof(float);
+        size_t n_bytes = (size_t)w.n_tokens * w.s->n_heads * w.v_dim * sizeof(float);
         float *first = run_world("ref", 1, &w, w.n_tokens);
         check_against_float64(&w, first, false);
         float *tiles = setup.kv_type == DTYPE_BF16 ? attend_in_tile_order(&w) : NULL;
@@ -160,7 +165,7 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
         const struct setup *s = w.s;
         w.slopes = i % 3 == 1 ? slopes : NULL;
         w.sinks = i % 3 == 2 ? sinks : NULL;
-        uint32_t cols = s->n_heads * s->head_dim, last[3], t = 0;
+        uint32_t cols = s->n_heads * s->head_dim, y_cols = s->n_heads * w.v_dim, last[3], t = 0;
         for (uint32_t seq = 0; seq < w.n_seqs; seq++) {
             t += s->lengths[seq];
             last[seq] = t - 1;
@@ -168,10 +173,10 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
             struct rig rig = rig_open(*set, 2);
             struct kv_layer kv = make_cache(&w);
-            float *y = poisoned((size_t)w.n_tokens * cols);
+            float *y = poisoned((size_t)w.n_tokens * y_cols);
             step(&rig, &w, &kv, 0, w.n_tokens, y);
             float *q = malloc(w.n_seqs * cols * sizeof(float)),
-                  *out = poisoned((size_t)w.n_seqs * cols);
+                  *out = poisoned((size_t)w.n_seqs * y_cols);
             uint32_t positions[3], seqs[3];
             for (uint32_t seq = 0; seq < w.n_seqs; seq++) {
                 memcpy(q + seq * cols, w.q + (size_t)last[seq] * cols, cols * sizeof(float));
@@ -179,7 +184,7 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
                 seqs[seq] = seq;
             }
             struct tensor tq = tensor_view(q, DTYPE_F32, w.n_seqs, cols),
-                          ty = tensor_view(out, DTYPE_F32, w.n_seqs, cols);
+                          ty = tensor_view(out, DTYPE_F32, w.n_seqs, y_cols);
             struct attention_rows rows = {.positions = positions,
                                           .seq_of_row = seqs,
                                           .block_tables = w.tables,
@@ -195,8 +200,8 @@ static void test_decode_rows_of_many_sequences_equal_the_rows_alone(void **state
                                               .sinks = w.sinks};
             assert_int_equal(op_attention(rig.stream, &ty, &tq, &kv, &rows, &params), 0);
             for (uint32_t seq = 0; seq < w.n_seqs; seq++)
-                assert_same_bits(out + seq * cols, y + (size_t)last[seq] * cols,
-                                 cols * sizeof(float), *set);
+                assert_same_bits(out + seq * y_cols, y + (size_t)last[seq] * y_cols,
+                                 y_cols * sizeof(float), *set);
             free(q);
             free(out);
             free(y);
@@ -213,14 +218,14 @@ static void test_a_rank_with_part_of_the_heads_computes_the_same(void **state)
     (void)state;
     enum { D = 64, N = 150, HEADS = 9, BEGIN = 3, COUNT = 4, KV = 3, HELD = 2 };
     struct random r = {13};
-    static const struct setup whole = {D, HEADS, KV, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
+    static const struct setup whole = {D, HEADS, KV, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}, 0};
     struct world w = make_world(&whole, &r);
     w.slopes = slopes;
     w.sinks = sinks;
     for (const char *const *set = linear_sets(); *set != NULL; set++) {
         float *all = run_world(*set, 1, &w, N);
         struct rig rig = rig_open(*set, 2);
-        static const struct setup part = {D, COUNT, HELD, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}};
+        static const struct setup part = {D, COUNT, HELD, 16, DTYPE_BF16, 0, 0.0f, {N, 0, 0}, 0};
         struct world held = w;
         held.s = &part;
         struct kv_layer kv = make_cache(&held);
@@ -258,17 +263,19 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
 {
     (void)state;
     static const struct setup longs[] = {
-        {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {1000, 0, 0}},
-        {64, 9, 3, 16, DTYPE_I8, 0, 0.0f, {1000, 0, 0}},
-        {80, 4, 1, 8, DTYPE_I8, 600, 20.0f, {1023, 0, 0}}, /* untiled, a window, a soft cap */
-        {128, 8, 1, 128, DTYPE_F16, 300, 0.0f, {897, 0, 0}},
+        {64, 9, 3, 16, DTYPE_BF16, 0, 0.0f, {1000, 0, 0}, 0},
+        {64, 9, 3, 16, DTYPE_I8, 0, 0.0f, {1000, 0, 0}, 0},
+        {80, 4, 1, 8, DTYPE_I8, 600, 20.0f, {1023, 0, 0}, 0}, /* untiled, a window, a soft cap */
+        {128, 8, 1, 128, DTYPE_F16, 300, 0.0f, {897, 0, 0}, 0},
+        {192, 4, 1, 16, DTYPE_BF16, 0, 0.0f, {700, 0, 0}, 128},
+        {48, 4, 2, 16, DTYPE_I8, 0, 0.0f, {700, 0, 0}, 80},
     };
     struct random r = {14};
     for (size_t i = 0; i < sizeof(longs) / sizeof(longs[0]); i++) {
         struct world w = make_world(&longs[i], &r);
         w.slopes = i % 2 ? slopes : NULL;
         w.sinks = i > 0 ? sinks : NULL;
-        size_t cols = (size_t)longs[i].n_heads * longs[i].head_dim;
+        size_t cols = (size_t)longs[i].n_heads * w.v_dim;
         for (const char *const *set = linear_sets(); *set != NULL; set++) {
             float *whole = NULL;
             for (uint32_t threads = 1; threads <= 5; threads += 1 + (threads == 3)) {
@@ -277,7 +284,7 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
                 float *y = poisoned(w.n_tokens * cols), *last = y + (w.n_tokens - 3) * cols;
                 uint32_t kv_cols = longs[i].n_kv * longs[i].head_dim;
                 struct tensor k = tensor_view(w.k, DTYPE_F32, w.n_tokens, kv_cols),
-                              v = tensor_view(w.v, DTYPE_F32, w.n_tokens, kv_cols);
+                              v = tensor_view(w.v, DTYPE_F32, w.n_tokens, longs[i].n_kv * w.v_dim);
                 assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, w.slots), 0);
                 step(&rig, &w, &kv, w.n_tokens - 3, 1, y); /* a single row, then two: drafts */
                 step(&rig, &w, &kv, w.n_tokens - 2, 2, y);
@@ -301,7 +308,7 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
 static void test_an_int8_cache_of_strange_values_answers_alike_in_every_set(void **state)
 {
     (void)state;
-    static const struct setup setup = {64, 3, 1, 16, DTYPE_I8, 0, 0.0f, {200, 0, 0}};
+    static const struct setup setup = {64, 3, 1, 16, DTYPE_I8, 0, 0.0f, {200, 0, 0}, 0};
     struct random r = {15};
     static const float strange[] = {0.0f, 1e-38f, 1e-42f, 3e38f, INFINITY, -INFINITY, NAN};
     for (size_t i = 0; i < sizeof(strange) / sizeof(strange[0]); i++) {
@@ -339,7 +346,8 @@ static void test_a_value_that_is_not_finite_is_blind_to_who_does_not_see_it(void
     enum { BAD = 150, N = 200, WINDOW = 21, COLS = 6 * 64 };
     struct random r = {16};
     for (int i = 0; i < 8; i++) {
-        struct setup setup = {64, 6, 2, i < 4 ? 16 : 20, kv_types[i % 4], WINDOW, 0.0f, {N, 0, 0}};
+        struct setup setup = {64,   6,         2, i < 4 ? 16 : 20, kv_types[i % 4], WINDOW,
+                              0.0f, {N, 0, 0}, 0};
         struct world w = make_world(&setup, &r);
         for (const char *const *set = linear_sets(); *set != NULL; set++)
             for (uint32_t chunk = 1; chunk <= N; chunk += N - 1) {

@@ -12,12 +12,14 @@
 #include "tests/unit/kernels/support/support_attention_tiles.h"
 
 static const struct setup shapes[] = {
-    {64, 6, 1, 16, DTYPE_BF16, 0, 0.0f, {270, 1, 33}},
-    {32, 2, 2, 16, DTYPE_BF16, 40, 0.0f, {140, 0, 0}},
-    {48, 5, 1, 16, DTYPE_BF16, 0, 20.0f, {131, 0, 0}},
-    {80, 17, 1, 32, DTYPE_BF16, 0, 0.0f, {129, 2, 0}},
-    {33, 3, 1, 8, DTYPE_BF16, 0, 0.0f, {150, 0, 0}}, /* untiled, odd */
-    {17, 4, 2, 16, DTYPE_BF16, 9, 0.0f, {60, 0, 0}}, /* the least that is padded to 32 */
+    {64, 6, 1, 16, DTYPE_BF16, 0, 0.0f, {270, 1, 33}, 0},
+    {32, 2, 2, 16, DTYPE_BF16, 40, 0.0f, {140, 0, 0}, 0},
+    {48, 5, 1, 16, DTYPE_BF16, 0, 20.0f, {131, 0, 0}, 0},
+    {80, 17, 1, 32, DTYPE_BF16, 0, 0.0f, {129, 2, 0}, 0},
+    {33, 3, 1, 8, DTYPE_BF16, 0, 0.0f, {150, 0, 0}, 0}, /* untiled, odd */
+    {96, 3, 1, 16, DTYPE_BF16, 0, 0.0f, {140, 0, 0}, 48},
+    {48, 4, 2, 8, DTYPE_BF16, 0, 0.0f, {131, 0, 0}, 80},
+    {17, 4, 2, 16, DTYPE_BF16, 9, 0.0f, {60, 0, 0}, 0}, /* the least that is padded to 32 */
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 static const uint32_t least[] = {1, 3, UINT32_MAX}; /* queries from which tiles are taken */
@@ -35,7 +37,7 @@ static bool has_model(void)
 static void check_all_ways(const struct world *w, const float *want)
 {
     static const uint32_t chunks[] = {1, 7, 1000};
-    size_t n_bytes = (size_t)w->n_tokens * w->s->n_heads * w->s->head_dim * sizeof(float);
+    size_t n_bytes = (size_t)w->n_tokens * w->s->n_heads * w->v_dim * sizeof(float);
     for (int i = 0; i < N_LEAST; i++)
         for (int c = 0; c < 3; c++) {
             char what[96];
@@ -96,11 +98,11 @@ static void test_an_infinity_spoils_those_who_see_it_alone(void **state)
     for (int i = 0; i < N_SHAPES && has_model(); i++) {
         const struct setup *s = &shapes[i];
         struct world w = make_world(s, &r);
-        size_t cols = (size_t)s->n_heads * s->head_dim;
+        size_t cols = (size_t)s->n_heads * w.v_dim;
         float *good = attend_in_tile_order(&w);
         for (int l = 0; l < 2 * N_LEAST; l++) {
             uint32_t bad = places[l % 2];
-            float *spoilt = w.v + (size_t)bad * s->n_kv * s->head_dim + 3, before = *spoilt;
+            float *spoilt = w.v + (size_t)bad * s->n_kv * w.v_dim + 3, before = *spoilt;
             *spoilt = -INFINITY;
             attention_model_tiles_from(least[l / 2]);
             float *y = run_world(AMX_MODEL, 1, &w, 1000);

@@ -263,19 +263,19 @@ static void test_places_in_the_cache_are_apart_and_fill_it(void **state)
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8_E4M3};
     for (size_t t = 0; t < 5; t++)
         for (uint32_t head_dim = 7; head_dim <= 80; head_dim += 73) {
-            struct kv_cuda kv = {NULL, NULL, types[t], 3, 16, 2, head_dim};
-            size_t vector = kv_cuda_vector_bytes(&kv), used = 0;
+            struct kv_cuda kv = {NULL, NULL, types[t], 3, 16, 2, head_dim, 33};
+            size_t vector = kv_cuda_vector_bytes(&kv, head_dim), used = 0;
             size_t item = vector + (kv_cuda_is_coded(&kv) ? sizeof(float) : 0);
             uint8_t *pool = calloc(1, 3 * 16 * 2 * item);
             for (uint32_t slot = 0; slot < 3 * 16; slot++)
                 for (uint32_t head = 0; head < 2; head++) {
-                    uint8_t *at = pool + kv_cuda_vector_at(&kv, slot, head);
+                    uint8_t *at = pool + kv_cuda_vector_at(&kv, head_dim, slot, head);
                     for (size_t i = 0; i < vector; i++)
                         assert_int_equal(at[i]++, 0);
                     used += vector;
                     if (!kv_cuda_is_coded(&kv))
                         continue;
-                    at = pool + kv_cuda_scale_at(&kv, slot, head);
+                    at = pool + kv_cuda_scale_at(&kv, head_dim, slot, head);
                     assert_int_equal((size_t)(at - pool) % sizeof(float), 0);
                     for (size_t i = 0; i < sizeof(float); i++)
                         assert_int_equal(at[i]++, 0);
@@ -295,12 +295,12 @@ static void test_items_of_a_write_are_rows_and_heads(void **state)
     static const uint32_t shapes[][3] = {{1, 1, 7}, {3, 2, 64}, {5, 3, 80}, {2, 8, 128}};
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
         uint32_t n_rows = shapes[s][0], n_heads = shapes[s][1], dim = shapes[s][2], i = 0;
-        struct kv_cuda kv = {NULL, NULL, DTYPE_F32, 3, 16, n_heads, dim};
+        struct kv_cuda kv = {NULL, NULL, DTYPE_F32, 3, 16, n_heads, dim, dim};
         for (uint32_t row = 0; row < n_rows; row++)
             for (uint32_t head = 0; head < n_heads; head++, i++) {
                 assert_int_equal(kv_cuda_item_row(&kv, i), row);
                 assert_int_equal(kv_cuda_item_head(&kv, i), head);
-                assert_int_equal(kv_cuda_column(&kv, head), head * dim);
+                assert_int_equal(kv_cuda_column(head, dim), head * dim);
             }
         assert_int_equal(kv_cuda_n_items(&kv, n_rows), i);
         assert_true(kv_cuda_has_slot(&kv, 0) && kv_cuda_has_slot(&kv, 3 * 16 - 1));
@@ -328,8 +328,9 @@ static float quantize_f8(uint8_t *codes, const float *x, uint32_t n)
 static void check_written(enum dtype type, const float *k, const float *v, uint32_t head_dim,
                           uint32_t n_threads)
 {
-    struct kv_job job = {{NULL, NULL, type, 2, 16, 3, head_dim}, k, v, 21, 2};
-    size_t vector = kv_cuda_vector_bytes(&job.kv), bytes = 2 * 16 * 3 * (vector + sizeof(float));
+    uint32_t v_dim = head_dim > 8 ? head_dim - 5 : head_dim; /* V is narrower than K */
+    struct kv_job job = {{NULL, NULL, type, 2, 16, 3, head_dim, v_dim}, k, v, 21, 2};
+    size_t bytes = 2 * 16 * 3 * (kv_cuda_vector_bytes(&job.kv, head_dim) + sizeof(float));
     uint8_t *pools = calloc(2, bytes), wanted[4 * 256];
     job.kv.k = pools;
     job.kv.v = pools + bytes;
@@ -337,19 +338,21 @@ static void check_written(enum dtype type, const float *k, const float *v, uint3
     for (int is_v = 0; is_v < 2; is_v++) {
         const uint8_t *pool = pools + (is_v ? bytes : 0);
         const float *x = is_v ? v : k;
+        uint32_t dim = is_v ? v_dim : head_dim;
         if (kv_cuda_is_coded(&job.kv)) {
-            float scale = type == DTYPE_I8 ? ref_kv_quantize(wanted, x, head_dim)
-                                           : quantize_f8(wanted, x, head_dim),
+            float scale = type == DTYPE_I8 ? ref_kv_quantize(wanted, x, dim)
+                                           : quantize_f8(wanted, x, dim),
                   found;
-            memcpy(&found, pool + kv_cuda_scale_at(&job.kv, 21, 2), sizeof(found));
+            memcpy(&found, pool + kv_cuda_scale_at(&job.kv, dim, 21, 2), sizeof(found));
             assert_true(isnan(scale) ? isnan(found) : memcmp(&scale, &found, sizeof(scale)) == 0);
             if (isnan(scale))
                 continue;
         } else {
-            ref_kv_store(wanted, type, x, head_dim);
+            ref_kv_store(wanted, type, x, dim);
         }
-        size_t n = kv_cuda_is_coded(&job.kv) ? head_dim : vector;
-        assert_same_bits(pool + kv_cuda_vector_at(&job.kv, 21, 2), wanted, n, dtype_name(type));
+        size_t n = kv_cuda_is_coded(&job.kv) ? dim : kv_cuda_vector_bytes(&job.kv, dim);
+        assert_same_bits(pool + kv_cuda_vector_at(&job.kv, dim, 21, 2), wanted, n,
+                         dtype_name(type));
     }
     free(pools);
 }

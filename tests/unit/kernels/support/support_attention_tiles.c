@@ -43,10 +43,11 @@ static float score_of(const float *q, const float *k, const struct setup *s, con
     return bias[0] != 0.0f ? fmaf(bias[0], bias[1], sum) : sum;
 }
 
-/* Positions [begin, end) of a partition, whose K and V begin at k and v, rows `stride` apart. */
-static void attend(const struct setup *s, const float *q, const float *k, const float *v,
-                   size_t stride, float slope, uint32_t to_query, uint32_t begin, uint32_t end,
-                   struct part *out)
+/* Positions [begin, end) of a partition, whose K and V begin at k and v, rows `stride` and
+ * `v_stride` apart. */
+static void attend(const struct setup *s, const float *q, const float *k, size_t stride,
+                   const float *v, size_t v_stride, uint32_t v_dim, float slope, uint32_t to_query,
+                   uint32_t begin, uint32_t end, struct part *out)
 {
     float p[ATTENTION_PARTITION] = {0}, lanes[16] = {0};
     out->sum = 0.0f;
@@ -64,10 +65,11 @@ static void attend(const struct setup *s, const float *q, const float *k, const 
     out->sum = ref_sum_lanes(lanes);
     for (uint32_t i = begin; i < end; i++)
         p[i] = rounded(p[i]);
-    for (uint32_t d = 0; d < s->head_dim; d++) {
+    for (uint32_t d = 0; d < v_dim; d++) {
         out->out[d] = 0.0f;
         for (uint32_t i = 0; i < end; i += RUN)
-            out->out[d] += run_of(p + i, v + i * stride + d, stride, end - i < RUN ? end - i : RUN);
+            out->out[d] +=
+                run_of(p + i, v + i * v_stride + d, v_stride, end - i < RUN ? end - i : RUN);
     }
 }
 
@@ -99,27 +101,29 @@ float *attend_in_tile_order(const struct world *w)
 {
     const struct setup *s = w->s;
     size_t kv_cols = (size_t)s->n_kv * s->head_dim, cols = (size_t)s->n_heads * s->head_dim;
+    size_t v_cols = (size_t)s->n_kv * w->v_dim, y_cols = (size_t)s->n_heads * w->v_dim;
     float *k = rounded_all(w->k, w->n_tokens * kv_cols),
-          *v = rounded_all(w->v, w->n_tokens * kv_cols), *q = rounded_all(w->q, w->n_tokens * cols),
-          *y = malloc(w->n_tokens * cols * sizeof(*y));
+          *v = rounded_all(w->v, w->n_tokens * v_cols), *q = rounded_all(w->q, w->n_tokens * cols),
+          *y = malloc(w->n_tokens * y_cols * sizeof(*y));
     for (uint32_t t = 0; t < w->n_tokens; t++)
         for (uint32_t h = 0; h < s->n_heads; h++) {
             struct part all = {.sum = 0.0f}, part = {.sum = 0.0f};
             uint32_t n = w->positions[t] + 1;
             uint32_t begin = attention_first(w->positions[t], s->window, w->chunk);
-            size_t head = (size_t)(h / (s->n_heads / s->n_kv)) * s->head_dim,
-                   at = t * cols + (size_t)h * s->head_dim;
+            size_t head = h / (s->n_heads / s->n_kv), at = t * cols + (size_t)h * s->head_dim;
             for (uint32_t base = 0; base < n; base += ATTENTION_PARTITION) {
                 uint32_t end = n - base < ATTENTION_PARTITION ? n - base : ATTENTION_PARTITION;
-                size_t first = (size_t)(t - w->positions[t] + base) * kv_cols + head;
-                attend(s, q + at, k + first, v + first, kv_cols, w->slopes ? w->slopes[h] : 0.0f,
-                       w->positions[t] - base, begin > base ? begin - base : 0, end, &part);
-                fold(&all, &part, s->head_dim);
+                size_t first = t - w->positions[t] + base;
+                attend(s, q + at, k + first * kv_cols + head * s->head_dim, kv_cols,
+                       v + first * v_cols + head * w->v_dim, v_cols, w->v_dim,
+                       w->slopes ? w->slopes[h] : 0.0f, w->positions[t] - base,
+                       begin > base ? begin - base : 0, end, &part);
+                fold(&all, &part, w->v_dim);
             }
             const struct attention_tile tile = {.n_heads = s->n_heads, .sinks = w->sinks};
             float factor = attention_factor(&tile, h, all.max, all.sum);
-            for (uint32_t d = 0; d < s->head_dim; d++)
-                y[at + d] = all.out[d] * factor;
+            for (uint32_t d = 0; d < w->v_dim; d++)
+                y[t * y_cols + (size_t)h * w->v_dim + d] = all.out[d] * factor;
         }
     free(k);
     free(v);

@@ -4,5 +4,5 @@
 
 #include "tests/unit/kernels/support/support_attention_world.h"
 
-/* [token][head][head_dim]; the caller's to free. */
+/* [token][head][v_dim]; the caller's to free. */
 float *attend_in_tile_order(const struct world *w);

@@ -10,7 +10,7 @@
 
 struct world make_world(const struct setup *s, struct random *r)
 {
-    struct world w = {.s = s};
+    struct world w = {.s = s, .v_dim = s->v_dim ? s->v_dim : s->head_dim};
     while (w.n_seqs < 3 && s->lengths[w.n_seqs] > 0)
         w.n_tokens += s->lengths[w.n_seqs++];
     w.stride = MAX_TOKENS / s->block_size + 1;
@@ -31,7 +31,7 @@ struct world make_world(const struct setup *s, struct random *r)
         }
     w.q = random_floats(r, (size_t)w.n_tokens * s->n_heads * s->head_dim, 0.0f);
     w.k = random_floats(r, (size_t)w.n_tokens * s->n_kv * s->head_dim, 0.0f);
-    w.v = random_floats(r, (size_t)w.n_tokens * s->n_kv * s->head_dim, 0.0f);
+    w.v = random_floats(r, (size_t)w.n_tokens * s->n_kv * w.v_dim, 0.0f);
     for (size_t i = 0; i < (size_t)w.n_tokens * s->n_heads * s->head_dim; i++)
         w.q[i] *= 3.0f; /* peaked */
     return w;
@@ -51,12 +51,13 @@ void free_world(struct world *w)
 struct kv_layer make_cache(const struct world *w)
 {
     const struct setup *s = w->s;
-    size_t n = (size_t)w->n_blocks * s->n_kv * s->block_size *
-               ops_kv_vector_bytes(s->kv_type, s->head_dim);
-    struct kv_layer kv = {malloc(n),     malloc(n), s->kv_type, w->n_blocks,
-                          s->block_size, s->n_kv,   s->head_dim};
-    memset(kv.k, 0xFF, n); /* NaN in every type, so that a read of unwritten values shows */
-    memset(kv.v, 0xFF, n);
+    size_t n = (size_t)w->n_blocks * s->n_kv * s->block_size,
+           k_bytes = n * ops_kv_vector_bytes(s->kv_type, s->head_dim),
+           v_bytes = n * ops_kv_vector_bytes(s->kv_type, w->v_dim);
+    struct kv_layer kv = {malloc(k_bytes), malloc(v_bytes), s->kv_type,  w->n_blocks,
+                          s->block_size,   s->n_kv,         s->head_dim, w->v_dim};
+    memset(kv.k, 0xFF, k_bytes); /* NaN in every type, so that a read of unwritten values shows */
+    memset(kv.v, 0xFF, v_bytes);
     return kv;
 }
 
@@ -71,10 +72,11 @@ void step(const struct rig *rig, const struct world *w, const struct kv_layer *k
 {
     const struct setup *s = w->s;
     uint32_t kv_cols = s->n_kv * s->head_dim, q_cols = s->n_heads * s->head_dim;
+    uint32_t v_cols = s->n_kv * w->v_dim, y_cols = s->n_heads * w->v_dim;
     struct tensor k = tensor_view(w->k + (size_t)begin * kv_cols, DTYPE_F32, n, kv_cols),
-                  v = tensor_view(w->v + (size_t)begin * kv_cols, DTYPE_F32, n, kv_cols),
+                  v = tensor_view(w->v + (size_t)begin * v_cols, DTYPE_F32, n, v_cols),
                   q = tensor_view(w->q + (size_t)begin * q_cols, DTYPE_F32, n, q_cols),
-                  out = tensor_view(y + (size_t)begin * q_cols, DTYPE_F32, n, q_cols);
+                  out = tensor_view(y + (size_t)begin * y_cols, DTYPE_F32, n, y_cols);
     struct attention_rows rows = {.positions = w->positions + begin,
                                   .seq_of_row = w->seqs + begin,
                                   .kv_slots = w->slots + begin,
@@ -100,7 +102,7 @@ float *run_world(const char *set, uint32_t threads, const struct world *w, uint3
     struct kv_layer kv = make_cache(w);
     const struct stream_cpu *stream = stream_cpu(rig.stream);
     memset(stream->scratch, 0xFF, stream->scratch_bytes); /* NaN in place of another op's data */
-    float *y = poisoned((size_t)w->n_tokens * w->s->n_heads * w->s->head_dim);
+    float *y = poisoned((size_t)w->n_tokens * w->s->n_heads * w->v_dim);
     for (uint32_t t = 0; t < w->n_tokens; t += chunk)
         step(&rig, w, &kv, t, w->n_tokens - t < chunk ? w->n_tokens - t : chunk, y);
     free_cache(&kv);

@@ -12,12 +12,13 @@ struct setup {
     uint32_t window;
     float softcap;
     uint32_t lengths[3]; /* tokens of each sequence; 0 ends the list */
+    uint32_t v_dim;      /* 0: head_dim */
 };
 
 /* All tokens of all sequences, with their queries, keys, values and places in the cache. */
 struct world {
     const struct setup *s;
-    uint32_t n_tokens, n_seqs, n_blocks, stride;
+    uint32_t n_tokens, n_seqs, n_blocks, stride, v_dim;
     uint32_t *positions, *seqs, *slots, *tables;
     float *q, *k, *v;
     const float *slopes; /* ALiBi of the heads; NULL: none */

@@ -197,13 +197,14 @@ static void test_chunks_of_a_tile_are_apart_and_in_different_banks(void **state)
     }
 }
 
-static struct attention_cuda layer(enum dtype type, uint32_t head_dim, uint32_t block_size,
-                                   uint32_t n_kv_heads)
+static struct attention_cuda layer(enum dtype type, uint32_t head_dim, uint32_t v_dim,
+                                   uint32_t block_size, uint32_t n_kv_heads)
 {
-    struct attention_cuda a = {.kv = {NULL, NULL, type, 5, block_size, n_kv_heads, head_dim}};
+    struct attention_cuda a = {
+        .kv = {NULL, NULL, type, 5, block_size, n_kv_heads, head_dim, v_dim}};
     a.block_shift = attention_shift_of(block_size);
-    a.vector_bytes = (uint32_t)kv_cuda_vector_bytes(&a.kv);
-    a.page_bytes = kv_cuda_page_at(&a.kv, 0, 1);
+    a.k = attention_plane_of(&a.kv, head_dim);
+    a.v = attention_plane_of(&a.kv, v_dim);
     return a;
 }
 
@@ -215,24 +216,28 @@ static void check_places(uint32_t n_kv_heads)
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
         for (uint32_t size = 1; size <= 128; size *= 2)
             for (uint32_t head_dim = 1; head_dim <= 256; head_dim += head_dim < 8 ? 7 : 8) {
-                struct attention_cuda a = layer(types[t], head_dim, size, n_kv_heads);
+                uint32_t dims[2] = {head_dim, head_dim > 8 ? head_dim - 8 : head_dim};
+                struct attention_cuda a = layer(types[t], dims[0], dims[1], size, n_kv_heads);
+                const struct attention_plane planes[2] = {a.k, a.v};
                 assert_int_equal(1u << a.block_shift, size);
-                for (uint32_t head = 0; head < n_kv_heads; head++)
+                for (uint32_t i = 0; i < 2 * n_kv_heads; i++)
                     for (uint32_t position = 0; position < 300; position += 37) {
                         uint32_t block = position % 5, slot = block * size + position % size;
-                        size_t page = attention_page_at(&a, block, head);
-                        assert_int_equal(page + attention_vector_in_page(&a, position),
-                                         kv_cuda_vector_at(&a.kv, slot, head));
+                        uint32_t head = i / 2, dim = dims[i % 2];
+                        struct attention_plane plane = planes[i % 2];
+                        size_t page = attention_page_at(&a, plane, block, head);
+                        assert_int_equal(page + attention_vector_in_page(&a, plane, position),
+                                         kv_cuda_vector_at(&a.kv, dim, slot, head));
                         if (kv_cuda_is_coded(&a.kv))
-                            assert_int_equal(page + attention_scale_in_page(&a, position),
-                                             kv_cuda_scale_at(&a.kv, slot, head));
+                            assert_int_equal(page + attention_scale_in_page(&a, plane, position),
+                                             kv_cuda_scale_at(&a.kv, dim, slot, head));
                         if (attention_is_tiled(&a.kv, 4))
-                            assert_int_equal(kv_cuda_vector_at(&a.kv, slot, head) % 16, 0);
+                            assert_int_equal(kv_cuda_vector_at(&a.kv, dim, slot, head) % 16, 0);
                     }
                 bool codes = kv_cuda_is_coded(&a.kv);
                 assert_int_equal(attention_is_tiled(&a.kv, 4),
-                                 types[t] != DTYPE_F32 && head_dim % (codes ? 16 : 8) == 0 &&
-                                     (!codes || size >= 4));
+                                 types[t] != DTYPE_F32 && dims[0] % (codes ? 16 : 8) == 0 &&
+                                     dims[1] % (codes ? 16 : 8) == 0 && (!codes || size >= 4));
                 assert_false(attention_is_tiled(&a.kv, CUDA_MAX_HEADS_PER_KV + 1));
             }
 }
@@ -281,7 +286,7 @@ static void test_scratch_holds_every_result_of_a_pass(void **state)
                     struct decode_plan plan = decode_plan_of(rows[r], 4 * per_kv, dims[d], 4,
                                                              per_kv, DECODE_HEADS, contexts[c]);
                     struct attention_cuda a = {.n_heads = 4 * per_kv, .n_groups = plan.n_groups};
-                    a.kv.head_dim = dims[d];
+                    a.kv.v_dim = dims[d];
                     assert_true(plan.n_groups >= 1 && plan.n_strides >= 1);
                     assert_true(plan.n_strides <= plan.n_groups && plan.pass_rows >= 1);
                     assert_true(plan.pass_rows <= rows[r]);

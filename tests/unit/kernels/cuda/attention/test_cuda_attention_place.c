@@ -596,10 +596,15 @@ static void test_lanes_and_threads_have_every_element(void **state)
             times[plain_item(i, lane)]++;
     for (uint32_t i = 0; i < PLAIN_ELEMS; i++)
         assert_int_equal(times[i], 1);
-    struct attention_cuda a = {.n_heads = 3, .n_groups = 5, .kv = {.head_dim = 96}};
+    struct attention_cuda a = {.n_heads = 3,
+                               .n_groups = 5,
+                               .q_stride = 300,
+                               .y_stride = 200,
+                               .kv = {.head_dim = 80, .v_dim = 96}};
     assert_int_equal(decode_part_at(&a, 2, 1, 0) + combine_part_at(4, 96, 97),
                      decode_part_at(&a, 2, 1, 4) + 97);
-    assert_int_equal(attention_elem_of(&a, 300, 2, 1, 5), 2 * 300 + 96 + 5);
+    assert_int_equal(attention_input_of(&a, 2, 1, 5), 2 * 300 + 80 + 5);
+    assert_int_equal(attention_output_of(&a, 2, 1, 5), 2 * 200 + 96 + 5);
 }
 
 static void test_words_are_widened_and_mended(void **state)

@@ -133,20 +133,19 @@ static void test_places_are_those_of_the_cache(void **state)
     (void)state;
     for (uint32_t block_size = 4; block_size <= 128; block_size *= 2) {
         struct attention_cuda a = {
-            .kv = {NULL, NULL, DTYPE_I8, 100, block_size, 3, 80},
+            .kv = {NULL, NULL, DTYPE_I8, 100, block_size, 3, 80, 80},
             .block_shift = attention_shift_of(block_size),
             .heads_per_kv = 4,
         };
-        a.vector_bytes = (uint32_t)kv_cuda_vector_bytes(&a.kv);
-        a.page_bytes = kv_cuda_page_at(&a.kv, 0, 1);
+        a.k = a.v = attention_plane_of(&a.kv, 80);
         assert_true(attention_is_tiled(&a.kv, 4) && team_is_possible(&a));
         for (uint32_t position = 0; position < CUDA_PARTITION; position += 4) {
             uint32_t slot = 7 * block_size + position % block_size;
             uint32_t page = team_page_place(&a, 7, 2);
             assert_int_equal(team_bytes_of(team_vector_place(&a, page, position)),
-                             kv_cuda_vector_at(&a.kv, slot, 2));
+                             kv_cuda_vector_at(&a.kv, 80, slot, 2));
             assert_int_equal(team_bytes_of(team_scales_place(&a, page, position)),
-                             kv_cuda_scale_at(&a.kv, slot, 2));
+                             kv_cuda_scale_at(&a.kv, 80, slot, 2));
         }
     }
 }
@@ -156,15 +155,19 @@ static void test_places_are_those_of_the_cache(void **state)
 static void test_calls_that_teams_cannot_compute_are_refused(void **state)
 {
     (void)state;
-    struct attention_cuda a = {
-        .kv = {NULL, NULL, DTYPE_F8_E4M3, 1000, 32, 8, 128}, .page_bytes = 4224, .heads_per_kv = 8};
+    struct attention_cuda a = {.kv = {NULL, NULL, DTYPE_F8_E4M3, 1000, 32, 8, 128, 128},
+                               .k = {.page_bytes = 4224},
+                               .heads_per_kv = 8};
     assert_true(team_is_possible(&a));
     a.kv.n_blocks = 2200000; /* 69 GiB */
     assert_false(team_is_possible(&a));
     a.kv.n_blocks = 1000;
-    a.kv.head_dim = 256;
+    a.kv.head_dim = a.kv.v_dim = 256;
     assert_false(team_is_possible(&a));
-    a.kv.head_dim = 128;
+    a.kv.head_dim = a.kv.v_dim = 128;
+    a.kv.v_dim = 64; /* V narrower than K */
+    assert_false(team_is_possible(&a));
+    a.kv.v_dim = 128;
     a.heads_per_kv = 9;
     assert_false(team_is_possible(&a));
     a.heads_per_kv = 8;

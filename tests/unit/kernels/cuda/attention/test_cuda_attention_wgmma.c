@@ -226,16 +226,22 @@ static void test_kernel_when_a_model_needs_more_then_it_is_not_taken(void **stat
 {
     (void)state;
     float slope = 1.0f;
-    struct attention_cuda a = {
-        .kv = {.dtype = DTYPE_BF16, .block_size = 32, .n_kv_heads = 2, .head_dim = 128},
-        .heads_per_kv = 4,
-        .factor = 0.1f};
+    struct attention_cuda a = {.kv = {.dtype = DTYPE_BF16,
+                                      .block_size = 32,
+                                      .n_kv_heads = 2,
+                                      .head_dim = 128,
+                                      .v_dim = 128},
+                               .heads_per_kv = 4,
+                               .factor = 0.1f};
     assert_true(wga_takes(&a));
     struct attention_cuda other = a;
     other.kv.dtype = DTYPE_F32;
     assert_false(wga_takes(&other));
     other = a;
-    other.kv.head_dim = 192;
+    other.kv.head_dim = other.kv.v_dim = 192;
+    assert_false(wga_takes(&other));
+    other = a;
+    other.kv.v_dim = 64; /* V narrower than K */
     assert_false(wga_takes(&other));
     other = a;
     other.softcap = 20.0f;
@@ -246,7 +252,7 @@ static void test_kernel_when_a_model_needs_more_then_it_is_not_taken(void **stat
     other = a;
     other.window = 100;
     other.kv.dtype = DTYPE_F16;
-    other.kv.head_dim = 80;
+    other.kv.head_dim = other.kv.v_dim = 80;
     assert_true(wga_takes(&other));
     other.kv.dtype = DTYPE_F8_E4M3;
     assert_true(wga_takes(&other));
