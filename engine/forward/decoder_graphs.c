@@ -13,7 +13,7 @@ enum {
     MAX_GRAPH_ROWS = 512,
     MIN_POSITIONS = 512,
     POSITIONS_GROWTH = 4,     /* a large factor, because each graph takes device memory */
-    MOST_OPS_OF_A_LAYER = 18, /* quantized layers have up to 13; scales add up to 3 */
+    MOST_OPS_OF_A_LAYER = 18, /* quantized layers have up to 13; scales add up to 4 */
     OPS_OF_A_NORM = 2,        /* a head norm or post norm, and an add */
     OPS_OF_EXPERTS = 24,      /* beyond those of an MLP */
     MOST_OPS_BESIDE = 8,      /* in embedding and head */

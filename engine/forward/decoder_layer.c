@@ -210,7 +210,8 @@ static int project(struct decoder *dec, const struct layer *at, struct tensor *q
                                             (size_t)k->n_rows * k->n_cols * sizeof(float));
     if (!rc && at->facts->mixer->bare_value_norm)
         rc = norm_heads(dec, at, v, at->facts->v_dim, dec->mem.ones, NULL);
-    return rc;
+    const struct scale_params scale = {.factor = dec->shape->value_scale};
+    return rc || scale.factor == 1 ? rc : op_scale(dec->stream, v, NULL, &scale);
 }
 
 /* The rank's own heads of rows that hold all heads. */

@@ -17,15 +17,21 @@ static int split_dim(struct segments *seg, uint32_t dim, uint32_t granule, const
 static int split_heads(struct layer_split *split, const struct rank *rank,
                        const struct model_layer *layer, struct error *err)
 {
-    uint32_t k_dim = layer->k_dim;
+    uint32_t k_dim = layer->k_dim, v_dim = layer->v_dim;
     if (!layer->n_heads)
         return 0;
-    int rc = split_dim(&split->queries, layer->n_heads * k_dim, k_dim, rank, "the heads", err);
+    /* A unit of heads has a multiple of 32 elements of queries and of values. The width with fewer
+     * factors of two needs more heads for that. */
+    uint32_t dim = (k_dim & -k_dim) <= (v_dim & -v_dim) ? k_dim : v_dim;
+    struct segments heads;
+    int rc = split_dim(&heads, layer->n_heads * dim, dim, rank, "the heads", err);
     if (rc)
         return rc;
-    split->mixed = split->queries;
-    for (uint32_t s = 0; s <= N_SEGMENTS; s++)
-        split->mixed.bounds[s] = split->queries.bounds[s] / k_dim * layer->v_dim;
+    split->queries = split->mixed = heads;
+    for (uint32_t s = 0; s <= N_SEGMENTS; s++) {
+        split->queries.bounds[s] = heads.bounds[s] / dim * k_dim;
+        split->mixed.bounds[s] = heads.bounds[s] / dim * v_dim;
+    }
     uint32_t per_kv = layer->n_heads / layer->n_kv_heads;
     split->head_begin = segments_begin(&split->queries) / k_dim;
     split->n_heads = segments_len(&split->queries) / k_dim;

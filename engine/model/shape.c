@@ -315,7 +315,8 @@ static int check_alibi(struct shape_reader *r, const struct model_shape *s)
 
 static int read_scales(struct shape_reader *r, struct model_shape *s)
 {
-    double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0;
+    double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0,
+           value = 1;
     double attn_cap = 0, final_cap = 0;
     uint32_t scale_layers = 0;
     s->alibi_scale = 1;
@@ -331,6 +332,7 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
         {ARCH_PARAM_RESIDUAL_SCALE, 1e-6, 1e6, SHAPE_UNSET, &residual},
         {ARCH_PARAM_LOGIT_SCALE, 1e-6, 1e6, SHAPE_UNSET, &logit},
         {ARCH_PARAM_LOGIT_DIVISOR, 1e-6, 1e6, SHAPE_UNSET, &divisor},
+        {ARCH_PARAM_VALUE_SCALE, 1e-3, 1e3, SHAPE_UNSET, &value},
         {ARCH_PARAM_ATTN_SCALE, 0, 1e3, 0, &attn},
         {ARCH_PARAM_ATTN_SCALE_DIM, 0, 1e6, 0, &attn_dim},
         {ARCH_PARAM_ATTN_SOFTCAP, 0, 1e6, SHAPE_UNSET, &attn_cap},
@@ -358,6 +360,7 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
     s->embed_scale = (float)embed;
     s->residual_scale = (float)residual;
     s->logit_scale = (float)(logit / divisor);
+    s->value_scale = (float)value;
     s->attn_scale = (float)(attn_dim > 0 ? 1 / sqrt(attn_dim) : attn);
     s->attn_softcap = (float)attn_cap;
     s->final_softcap = (float)final_cap;

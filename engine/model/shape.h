@@ -69,6 +69,7 @@ struct model_shape {
     enum arch_residual residual;
     float norm_eps;
     float embed_scale, residual_scale, logit_scale; /* 1: none */
+    float value_scale;                              /* multiplies the values before attention */
     float attn_scale;                               /* 0: 1/√k_dim */
     float attn_softcap, final_softcap;              /* 0: none */
     double alibi_bias;                              /* 0: no ALiBi */

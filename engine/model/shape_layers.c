@@ -215,15 +215,8 @@ static int read_head_dims(struct shape_reader *r, const struct model_shape *s, u
                                   "head dimension %" PRIu32 " is not an even number up to %d",
                                   layer->k_dim, MODEL_MAX_HEAD_DIM);
     layer->v_dim = layer->k_dim;
-    rc = shape_reader_layer_u32(r, ARCH_PARAM_VALUE_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, layer->k_dim,
-                                &layer->v_dim);
-    if (rc || layer->v_dim == layer->k_dim)
-        return rc;
-    return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
-                                  "heads with %" PRIu32 " elements of a value and %" PRIu32
-                                  " of a key are not known, only heads with as many of both "
-                                  "are; use a model with such heads",
-                                  layer->v_dim, layer->k_dim);
+    return shape_reader_layer_u32(r, ARCH_PARAM_VALUE_DIM, of, i, 1, MODEL_MAX_HEAD_DIM,
+                                  layer->k_dim, &layer->v_dim);
 }
 
 static int read_attention(struct shape_reader *r, const struct model_shape *s, uint32_t i,
@@ -239,6 +232,11 @@ static int read_attention(struct shape_reader *r, const struct model_shape *s, u
                                 &layer->n_kv_heads);
     if (rc)
         return rc;
+    uint32_t factor = 1;
+    rc = shape_reader_layer_u32(r, ARCH_PARAM_KV_FACTOR, of, i, 1, MODEL_MAX_HEADS, 1, &factor);
+    if (rc)
+        return rc;
+    layer->n_kv_heads *= factor;
     if (layer->n_heads % layer->n_kv_heads)
         return checkpoint_bad_key(r->ckpt, r->key, r->err,
                                   "%" PRIu32 " KV heads do not divide the %" PRIu32 " heads",

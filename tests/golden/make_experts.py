@@ -133,6 +133,23 @@ def glm_keys(w, c, n_drafts=1):
     partial_dims(w, c)
 
 
+def mimo_keys(w, c):
+    moe_keys(w, c)
+    slides = [kind == SLIDING for kind in c.layer_types]
+    ropes = c.rope_parameters
+    w.add_head_count_kv([c.num_key_value_heads * (2 if s else 1) for s in slides])
+    w.add_sliding_window(c.sliding_window)
+    w.add_sliding_window_pattern(slides)
+    w.add_rope_dimension_count(int(c.head_dim * ropes[FULL]["partial_rotary_factor"]))
+    w.add_float32("mimo2.rope.freq_base_swa", ropes[SLIDING]["rope_theta"])
+    w.add_float32("mimo2.attention.value_scale", c.attention_value_scale)
+    w.add_expert_group_count(c.n_group)
+    w.add_expert_group_used_count(c.topk_group)
+    w.add_expert_weights_scale(c.routed_scaling_factor)
+    w.add_expert_weights_norm(c.norm_topk_prob)
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
 def draw_mxfp4(model, rng):
     """Experts that MXFP4 can hold: random codes, and scales around 2^-3."""
     model.packed = {}
@@ -257,6 +274,16 @@ FAMILIES = {
         config(num_local_experts=5, num_experts_per_tok=2, rope_parameters={"rope_type": "default", "rope_theta": 700.0,
                "partial_rotary_factor": 0.5}),
         "minimax-m2", {"mlp.e_score_correction_bias": "exp_probs_b.bias"}, keys=minimax_keys, seeds=2,
+    ),
+    # keys wider than values, and twice the KV heads, a rope and sinks of its own in the layer with a window
+    "mimo2": Family(
+        transformers.MiMoV2FlashForCausalLM,
+        config(hidden_size=24, num_attention_heads=8, head_dim=24, v_head_dim=16, n_routed_experts=6, num_experts_per_tok=3,
+               moe_intermediate_size=36, n_group=3, topk_group=2, routed_scaling_factor=1.4, attention_value_scale=0.707,
+               sliding_window=16, layer_types=[FULL, SLIDING], mlp_layer_types=["dense", "sparse"],
+               rope_parameters={FULL: {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.334},
+                                SLIDING: {"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.334}}),
+        "mimo2", {"self_attn.sinks": "attn_sinks.weight", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}, keys=mimo_keys, seeds=4,
     ),
     # weights that are not renormalised, a dense layer between layers of experts, and experts in one tensor
     "qwen3moe_fused": Family(
@@ -390,9 +417,9 @@ def block_keys(w, c):
     w.add_head_count(c.num_attention_heads)
     w.add_head_count_kv(c.num_key_value_heads)
     w.add_key_length(c.head_dim)
-    w.add_value_length(c.head_dim)
+    w.add_value_length(getattr(c, "v_head_dim", c.head_dim))
     w.add_layer_norm_rms_eps(c.rms_norm_eps)
-    w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    w.add_rope_freq_base(c.rope_parameters.get("full_attention", c.rope_parameters)["rope_theta"])
     w.add_vocab_size(c.vocab_size)
 
 

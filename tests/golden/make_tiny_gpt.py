@@ -24,7 +24,6 @@ SPECS = {
     "gpt2_q4_0": (Q.Q4_0, False, 2, 96, 96, 6, 1e-3),
     "bloom_f32": (Q.F32, True, 2, 48, 192, 6, 1e-2),  # six heads: slopes of four, two between them
     "bloom_bf16": (Q.BF16, False, 1, 64, 256, 2, 1e-5),
-    "bloom_q8_0": (Q.Q8_0, False, 1, 96, 384, 12, 1e-5),
     "bloom_q4_1": (Q.Q4_1, True, 1, 96, 384, 6, 1e-5),
 }
 CONTEXT = 200

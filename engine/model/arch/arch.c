@@ -205,7 +205,7 @@ static bool is_of_rope(enum arch_param_id id)
 static bool is_of_mixer(enum arch_param_id id)
 {
     return id == ARCH_PARAM_KEY_DIM || id == ARCH_PARAM_VALUE_DIM || id == ARCH_PARAM_KV_HEADS ||
-           id == ARCH_PARAM_HEADS;
+           id == ARCH_PARAM_KV_FACTOR || id == ARCH_PARAM_HEADS;
 }
 
 static bool uses_rope(const struct arch *arch, uint32_t set)

@@ -242,6 +242,7 @@ enum arch_param_id {
     ARCH_PARAM_FFN,        /* a number, or an array with a number per layer */
     ARCH_PARAM_HEADS,      /* the same */
     ARCH_PARAM_KV_HEADS,   /* the same */
+    ARCH_PARAM_KV_FACTOR,  /* of: the mixer; multiplies its KV heads */
     ARCH_PARAM_KEY_DIM,    /* of: the mixer */
     ARCH_PARAM_VALUE_DIM,  /* of: the mixer */
     ARCH_PARAM_WINDOW,     /* 0: no window */
@@ -257,6 +258,7 @@ enum arch_param_id {
     ARCH_PARAM_RESIDUAL_SCALE, /* multiplies each branch before it is added */
     ARCH_PARAM_LOGIT_SCALE,    /* multiplies the logits */
     ARCH_PARAM_LOGIT_DIVISOR,  /* divides the logits */
+    ARCH_PARAM_VALUE_SCALE,    /* multiplies the values before attention */
     ARCH_PARAM_ATTN_SCALE,     /* multiplies the scores; derived: 1/√k_dim */
     ARCH_PARAM_ATTN_SCALE_DIM, /* the scale is 1/√value */
     /* In a model with so many layers, the scale is 1/√(hidden / heads). */
@@ -492,7 +494,8 @@ struct arch {
     X(granitemoe)                                                                                  \
     X(glm4moe)                                                                                     \
     X(ernie4_5_moe)                                                                                \
-    X(minimax_m2)
+    X(minimax_m2)                                                                                  \
+    X(mimo2)
 #define ARCH_DECLARE(name) extern const struct arch arch_##name;
 ARCH_EACH(ARCH_DECLARE)
 #undef ARCH_DECLARE

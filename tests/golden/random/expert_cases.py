@@ -54,4 +54,14 @@ EXPERT_CASES = {
             "to the third": Change(dict(moe_layer_end_index=2))}),
     "minimax_m2": Case("MiniMaxM2ForCausalLM", experts(dense, "intermediate_size", "num_local_experts", head_dim=lambda rng, c: int(
         pick(rng, 8, 16)), rope_parameters=lambda rng, c: c["rope_parameters"] | dict(partial_rotary_factor=0.5)), TIED | GELU | ALL),
+    "mimo2": Case("MiMoV2FlashForCausalLM", experts(
+        dense, "moe_intermediate_size", "n_routed_experts", num_attention_heads=4, num_key_value_heads=lambda rng, c: int(pick(rng, 1, 2)),
+        head_dim=lambda rng, c: int(pick(rng, 16, 24, 48)), v_head_dim=lambda rng, c: int(pick(rng, 8, 15, 32)), num_hidden_layers=2,
+        layer_types=["full_attention", "sliding_attention"], mlp_layer_types=["dense", "sparse"],
+        sliding_window=9, n_group=1, topk_group=1, rope_parameters=lambda rng, c: {
+            kind: rope(theta, partial_rotary_factor=0.5) for kind, theta in (("full_attention", 9000.0), ("sliding_attention", 300.0))}),
+        TIED | RENORM | GELU | BIAS | {
+            "scaled": Change(dict(routed_scaling_factor=2.5)), "values as they are": Change(dict(attention_value_scale=1.0)),
+            "all slide": Change(dict(layer_types=["sliding_attention"] * 2)), "all dense": Change(dict(mlp_layer_types=["dense"] * 2)),
+            "groups": Change(dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3))}),
 }

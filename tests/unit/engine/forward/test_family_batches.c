@@ -37,6 +37,7 @@ static const char *const names[] = {
     "qwen2moe",     /* a shared expert */
     "glm4moe",      /* groups of experts, a dense layer */
     "ernie4_5_moe", /* a selection bias */
+    "mimo2",        /* keys wider than values */
 };
 
 struct alone {

@@ -13,10 +13,10 @@
 
 static const double F32_BOUND = 2e-5;
 
-static const char *const tiny_names[] = {
-    "f32",       "f16",       "bf16",       "q8_0",       "q4_0",      "q4_1",
-    "q5_0",      "q5_1",      "q4_k",       "gpt2_f32",   "gpt2_f16",  "gpt2_q8_0",
-    "gpt2_q4_0", "bloom_f32", "bloom_bf16", "bloom_q8_0", "bloom_q4_1"};
+static const char *const tiny_names[] = {"f32",       "f16",       "bf16",       "q8_0",
+                                         "q4_0",      "q4_1",      "q5_0",       "q5_1",
+                                         "q4_k",      "gpt2_f32",  "gpt2_f16",   "gpt2_q8_0",
+                                         "gpt2_q4_0", "bloom_f32", "bloom_bf16", "bloom_q4_1"};
 
 static void check_tiny(const char *kernels, double bound, double mean_bound)
 {

@@ -61,6 +61,7 @@ static const struct family {
     {&arch_glm4moe, {"glm4moe.gguf", "glm4moe"}, false, false, 0},
     {&arch_ernie4_5_moe, {"ernie4_5_moe.gguf"}, false, false, 0},
     {&arch_minimax_m2, {"minimax_m2.gguf", "minimax_m2"}, false, false, 0},
+    {&arch_mimo2, {"mimo2.gguf", "mimo2"}, false, false, 0},
 };
 
 static struct checkpoint *ckpts[MAX_GOLDENS];

@@ -46,6 +46,7 @@ APPLY(kv_not_dividing, s->set_key = "llama.attention.head_count_kv"; s->set_valu
 APPLY(kv_more_than_heads, s->set_key = "llama.attention.head_count_kv"; s->set_value = 16)
 APPLY(odd_head_dim, s->set_key = "llama.attention.key_length"; s->set_value = 33)
 APPLY(value_dim, s->set_key = "llama.attention.value_length"; s->set_value = 64)
+APPLY(huge_value_dim, s->set_key = "llama.attention.value_length"; s->set_value = 577)
 APPLY(odd_rot, s->set_key = "llama.rope.dimension_count"; s->set_value = 31)
 APPLY(wide_rot, s->set_key = "llama.rope.dimension_count"; s->set_value = 34)
 APPLY(wrong_vocab, s->set_key = "llama.vocab_size"; s->set_value = 299)
@@ -94,7 +95,10 @@ static const struct refusal refusals[] = {
     {"3 KV heads", kv_not_dividing, STATUS_INVALID_ARGUMENT, "3|8", false},
     {"16 KV heads", kv_more_than_heads, STATUS_INVALID_ARGUMENT, "16|1..8", false},
     {"odd head", odd_head_dim, STATUS_INVALID_ARGUMENT, "33", false},
-    {"value dim", value_dim, STATUS_UNIMPLEMENTED, "llama.attention.value_length", false},
+    {"value dim", value_dim, STATUS_INVALID_ARGUMENT, "blk.0.attn_v.weight|[64, 128]|2|[64, 256]",
+     false},
+    {"huge value dim", huge_value_dim, STATUS_INVALID_ARGUMENT,
+     "llama.attention.value_length|577|1..576", false},
     {"odd rot", odd_rot, STATUS_INVALID_ARGUMENT, "31", false},
     {"wide rot", wide_rot, STATUS_INVALID_ARGUMENT, "34|1..32", false},
     {"vocab", wrong_vocab, STATUS_INVALID_ARGUMENT, "[64, 299]", false},

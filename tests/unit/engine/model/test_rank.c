@@ -137,6 +137,40 @@ static void test_split_each_layer_by_its_own_numbers(void **state)
     rank_split_fini(&split);
 }
 
+/* A rank's part of the mixed values begins at a multiple of 32 elements, as its part of the queries
+ * does. With heads of 64 and 16 elements, two heads are a unit; with 16 and 64 as well. */
+static void test_split_heads_by_both_widths(void **state)
+{
+    struct error err = {0};
+    (void)state;
+    for (uint32_t wide = 0; wide < 2; wide++) {
+        const struct model_shape s = shape_of(7, 1, 64, 256);
+        uint32_t heads = 0;
+        for (uint32_t i = 0; i < N_LAYERS; i++) {
+            layers[i].k_dim = wide ? 16 : 64;
+            layers[i].v_dim = wide ? 64 : 16;
+        }
+        for (uint32_t index = 0; index < 4; index++) {
+            struct rank rank = {.index = index, .tp = 4, .n_stages = 1};
+            struct rank_split split;
+            assert_int_equal(rank_split_init(&split, &rank, &s, &err), 0);
+            const struct layer_split *layer = &split.layers[0];
+            assert_int_equal(layer->head_begin, heads);
+            assert_int_equal(heads % 2, 0);
+            assert_int_equal(segments_begin(&layer->mixed), heads * layers[0].v_dim);
+            assert_int_equal(segments_len(&layer->mixed), layer->n_heads * layers[0].v_dim);
+            assert_int_equal(segments_begin(&layer->queries), heads * layers[0].k_dim);
+            assert_int_equal(segments_len(&layer->queries), layer->n_heads * layers[0].k_dim);
+            assert_int_equal(split.most.values, layers[0].v_dim);
+            assert_int_equal(split.most.keys, layers[0].k_dim);
+            assert_int_equal(split.most.head_dim, 64);
+            heads += layer->n_heads;
+            rank_split_fini(&split);
+        }
+        assert_int_equal(heads, 7);
+    }
+}
+
 static void test_stages_take_their_layers(void **state)
 {
     const struct model_shape s = shape_of(8, 8, 32, 256);
@@ -200,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_split_ranks_cover_everything_once),
         cmocka_unit_test(test_split_impossible_refused),
         cmocka_unit_test(test_split_each_layer_by_its_own_numbers),
+        cmocka_unit_test(test_split_heads_by_both_widths),
         cmocka_unit_test(test_stages_take_their_layers),
         cmocka_unit_test(test_team_runs_every_rank_at_once),
     };
