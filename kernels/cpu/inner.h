@@ -98,7 +98,7 @@ enum {
     ATTENTION_PARTITION = 128,
     ATTENTION_MAX_Q = 128,
     ATTENTION_MAX_NQ = 16,          /* queries that a kernel processes per partition at once */
-    ATTENTION_MAX_HEAD_DIM = 1024,  /* of K and of V */
+    ATTENTION_MAX_HEAD_DIM = 1024,  /* the widest K or V */
     ATTENTION_PRODUCT_BYTES = 4096, /* bytes of intermediate products */
 };
 

@@ -52,7 +52,7 @@ static inline size_t kv_code_bytes(uint32_t dim)
 }
 
 /* int8: returns the byte offset of the codes of the tile (tiled cache) or vector (untiled) of item
- * number `item`, in K (`dim` is head_dim) or V (v_dim). */
+ * number `item`. `dim` is head_dim in K, v_dim in V. */
 static inline size_t kv_codes_at(const struct kv_layer *kv, uint32_t dim, size_t item)
 {
     size_t offset = item % kv->block_size, first = item - offset;
