@@ -3,7 +3,9 @@ Both give the tokens and the text that Sluice's own gRPC gives."""
 import asyncio
 import importlib
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 
@@ -476,3 +478,17 @@ def test_vllm_abort_and_facts(served, vllm):
     assert info.max_context_length and json.loads(info.default_sampling_params_json) == {}
     server = vllm.stub.GetServerInfo(vllm.GetServerInfoRequest())
     assert server.server_type == "sluice" and server.uptime_seconds > 0 and server.last_receive_timestamp > 1e9
+
+
+def test_a_lost_worker_ends_no_stream_of_a_facade(served, client, vllm):
+    """Both streams continue on the restarted worker. Every token comes once."""
+    text, ids, _ = native(served, PROMPT, max_tokens=300, ignore_eos=True)
+    params = vllm.SamplingParams(max_tokens=300, temperature=0, ignore_eos=True)
+    with Stream(triton.InferenceServerClient(served.address)) as stream:
+        stream.send(vllm_inputs(PROMPT, {"max_tokens": 300, "temperature": 0, "ignore_eos": True}, stream=True))
+        call = vllm.stub.Generate(vllm.GenerateRequest(text=PROMPT, stream=True, sampling_params=params))
+        first, got = stream.next()[0], list(next(call).chunk.token_ids)
+        for pid in served.children("sluice-worker"):
+            os.kill(pid, signal.SIGKILL)
+        assert "".join(text_of(r)[0] for r in [first, *stream.answer()]) == text
+        assert got + [i for r in call if r.WhichOneof("response") == "chunk" for i in r.chunk.token_ids] == ids
