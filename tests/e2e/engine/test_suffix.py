@@ -5,8 +5,9 @@ import shutil
 
 import grpc
 import pytest
+import requests
 
-from conftest import bad_field, model_path, names, patience
+from conftest import bad_field, free_port, model_path, names, patience
 from test_folder import MODEL, tokenizer
 
 PREFIX, SUFFIX, MIDDLE, PADDING = 257, 258, 259, 260
@@ -26,7 +27,9 @@ def filler(tmp_path_factory, stubs):
     (folder / "tokenizer.json").write_text(json.dumps(made))
     sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
     sluice.folder = folder
-    sluice.start()
+    port = free_port()
+    sluice.url = f"http://127.0.0.1:{port}/v1/completions"
+    sluice.start(env={"SLUICE_HTTP_LISTEN": f"127.0.0.1:{port}"})
     try:
         for name, path in (("filler", folder), ("plain", model_path())):
             sluice.cli("register", name, path, "--version", "1")
@@ -103,3 +106,15 @@ def test_the_fingerprint_names_weights_and_arithmetic(filler):
         for name in marks:
             answer = filler.inference.Complete(filler.request(name, "a", max_tokens=1), timeout=patience(30))
             assert answer.prompt_info.fingerprint == marks[name][0]
+
+
+def test_openai_fills_gaps_as_grpc_does(filler):
+    answer = fill(filler, "def f(", "): pass", max_tokens=12, temperature=0, ignore_eos=True)
+    body = {"model": "filler", "prompt": "def f(", "suffix": "): pass", "max_tokens": 12, "temperature": 0, "ignore_eos": True,
+            "return_token_ids": True}
+    got = requests.post(filler.url, json=body, timeout=patience(30)).json()
+    assert got["choices"][0]["token_ids"] == answer.choices[0].ids and got["choices"][0]["text"] == answer.choices[0].text
+    assert got["usage"]["prompt_tokens"] == len(answer.prompt_info.prompt_token_ids)
+    assert got["system_fingerprint"] == answer.prompt_info.fingerprint
+    refused = requests.post(filler.url, json=body | {"model": "plain"}, timeout=patience(30))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "suffix")
