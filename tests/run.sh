@@ -202,9 +202,9 @@ if wants simt && [ -z "$emulated" ]; then
 fi
 if wants e2e; then
     check "quickstart, with the programs of build/dev" tests/e2e/quickstart.sh build/dev
-    # Most of these tests wait more than they work. So files run side by side, two per processor (SLUICE_TEST_WORKERS).
+    # Most of these tests wait more than they work. So files run side by side, three per processor (SLUICE_TEST_WORKERS).
     # A test marked "alone" measures time or the machine and runs afterwards. The smoke tests have run under ASan.
-    SLUICE_TEST_PIN=1 SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n "${SLUICE_TEST_WORKERS:-$(($(nproc) * 2))}" --dist loadfile \
+    SLUICE_TEST_PIN=1 SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, side by side" -n "${SLUICE_TEST_WORKERS:-$(($(nproc) * 3))}" --dist loadfile \
         --no-loadscope-reorder -m "not alone$emulated" --ignore tests/e2e/api/test_smoke.py tests/e2e
     SLUICE_BIN=$root/build/dev/bin count_pytest "end to end, alone" -m "alone$emulated" tests/e2e
 fi
