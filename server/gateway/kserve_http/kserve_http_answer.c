@@ -10,7 +10,7 @@
 #include "server/gateway/kserve/kserve_output.h"
 #include "server/gateway/relay/relay_sink.h"
 
-/* What a frame adds to a choice. */
+/* The addition of a frame to a choice. */
 struct part {
     const char *text;
     const char *reason; /* NULL: the choice has not ended */

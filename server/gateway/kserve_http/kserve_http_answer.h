@@ -13,7 +13,7 @@ struct relay_frame;
 
 struct kserve_http_answer {
     char id[KSERVE_MAX_ID_BYTES + 1]; /* empty: none */
-    uint64_t given;                   /* of the request, for errors */
+    uint64_t given;                   /* the fields of the request, for errors */
     unsigned outputs;                 /* bits of enum kserve_output */
     uint32_t n_choices;
     char *prompt; /* owned: text before each output text; NULL: none */
@@ -26,6 +26,6 @@ struct kserve_http_answer {
 
 void kserve_http_answer_fini(struct kserve_http_answer *answer);
 
-/* Takes a frame. Of a stream, appends the event; of a whole answer, fills `whole`. */
+/* Takes a frame. Appends the event of a stream to `out`, or fills `whole`. */
 void kserve_http_answer_frame(struct kserve_http_answer *answer, const struct relay_frame *frame,
                               struct strbuf *out);

@@ -23,8 +23,8 @@ struct openai_exchange {
     struct openai_request *request;
     struct openai_answer answer;
     /* The step of the last tokens brings further frames at once. The open chunk waits for these
-     * frames for so many calls of flush: the call behind the tokens, and the call that follows
-     * when the client has taken the tokens. */
+     * frames during so many calls of flush. Two calls are enough: the call behind the tokens, and
+     * the call after the client has taken the tokens. */
     unsigned n_holds;
     uint32_t n_choices; /* for each prompt */
     size_t n_prompts;

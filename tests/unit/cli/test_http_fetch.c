@@ -219,8 +219,8 @@ static void test_a_silent_server_runs_into_the_time_outs(void **state)
         }
 }
 
-/* The second request finds a connection that the server has closed. It was sent to nobody, and
- * the command failed. */
+/* The second request finds a connection that the server has closed. The request reached no
+ * server, and the command failed. */
 static void test_an_unused_connection_that_was_closed_is_replaced(void **state)
 {
     const struct http_wire_limits limits = {CONNECT_MS, 0, 0};

@@ -12,7 +12,7 @@
 #include "base/strbuf.h"
 #include "tests/unit/engine/support/support_engine.h"
 
-/* What the events of a request bring. */
+/* The texts that the events of a request bring. */
 struct seen {
     struct strbuf texts[2]; /* content, reasoning */
     uint32_t n_reasoning;

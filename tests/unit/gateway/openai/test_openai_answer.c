@@ -219,7 +219,7 @@ static void test_completions_have_four_lists(void **state)
     strbuf_fini(&out);
 }
 
-/* Symptom: the first token of a message began at its end where its bytes are not its text, as a
+/* Symptom: the first token of a message began at its end. Its bytes were not its text, as with a
  * leading space of SentencePiece. */
 static void test_offsets_do_not_depend_on_the_cuts_between_messages(void **state)
 {
