@@ -47,8 +47,8 @@ bool route_watch_woke(struct route_watch *watch, const char *model, const char *
 bool route_watch_refused(struct route_watch *watch, const char *model, const char *version,
                          struct error *out_why);
 /* Calls an RPC of the manager, where this server's user is an admin. on_reply is called once, on
- * the client's thread. It may ask again. Returns UNAVAILABLE if there is no manager or the server
- * ends; on_reply is not called then. Any thread; `watch` may be NULL. */
+ * the client's thread. The function may ask again. Returns UNAVAILABLE if there is no manager or
+ * the server ends; on_reply is not called then. Any thread; `watch` may be NULL. */
 int route_watch_ask(struct route_watch *watch, const ProtobufCServiceDescriptor *service,
                     const char *method, const ProtobufCMessage *request, uint32_t timeout_ms,
                     rpc_reply_fn *on_reply, void *arg, struct error *err);
