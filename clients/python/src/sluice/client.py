@@ -63,9 +63,10 @@ class Answer:
         except grpc.RpcError as error:
             raise SluiceError.from_rpc(error) from None
 
-    def texts(self) -> Iterator[str]:
+    def texts(self, reasoning: bool = False) -> Iterator[str]:
+        """The text of the content, or of the reasoning."""
         for response in self:
-            if response.WhichOneof("event") == "tokens":
+            if response.WhichOneof("event") == "tokens" and (response.tokens.kind == pb.PART_KIND_REASONING) == reasoning:
                 yield response.tokens.text
 
     def cancel(self) -> None:
