@@ -195,6 +195,8 @@ def random_request(draw):
                           ("ignore_eos", [True]), ("min_tokens", [1]), ("logit_bias", [{"28": -5.0, "30": 2.0}])):
         if draw.random() < 0.4:
             body[field] = draw.choice(values)
+    if draw.random() < 0.2:
+        body["best_of"] = body.get("n", 1) + 1
     is_chat = draw.random() < 0.5
     if draw.random() < 0.5:
         body.update({"logprobs": True, "top_logprobs": 2} if is_chat else {"logprobs": 2})
@@ -210,7 +212,7 @@ def over_grpc(api, body):
         request.text, request.parse_special_tokens = body["prompt"], True
     else:
         request.chat.messages.extend(inference.ChatMessage(**m) for m in body["messages"])
-    for field in ("n", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "temperature"):
+    for field in ("n", "best_of", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "temperature"):
         if field in body:
             setattr(request.sampling, field, body[field])
     request.sampling.logit_bias.extend(inference.LogitBias(token_id=int(k), bias=v) for k, v in body.get("logit_bias", {}).items())

@@ -299,6 +299,30 @@ static void test_a_chat_has_true_bytes(void **state)
     strbuf_fini(&out);
 }
 
+/* vLLM's list of a prompt: by id, the token itself first, with the rank among the alternatives. */
+static void test_a_prompt_has_a_list_by_id(void **state)
+{
+    (void)state;
+    struct entry entries[3];
+    struct strbuf out = {0};
+    fill_entry(&entries[0], "a", 1, NAN);
+    fill_entry(&entries[1], "b", 1, -1.5f);
+    entries[1].base.id = 8;
+    add_top(&entries[1], "c", -0.25f);
+    add_top(&entries[1], "b", -1.5f);
+    entries[1].top[0].id = 9;
+    entries[1].top[1].id = 8;
+    fill_entry(&entries[2], "d", 1, -4);
+    entries[2].base.id = 7;
+    Sluice__V1__TokenLogprob *list[] = {entries[0].at, entries[1].at, entries[2].at};
+    openai_logprobs_write_prompt(list, 3, &out);
+    assert_string_equal(strbuf_str(&out),
+                        "[null,{\"8\":{\"logprob\":-1.5,\"rank\":2,\"decoded_token\":\"b\"},"
+                        "\"9\":{\"logprob\":-0.25,\"rank\":1,\"decoded_token\":\"c\"}},"
+                        "{\"7\":{\"logprob\":-4,\"rank\":null,\"decoded_token\":\"d\"}}]");
+    strbuf_fini(&out);
+}
+
 /* --- whole answers --- */
 
 static void test_a_whole_answer_has_these_bytes(void **state)
@@ -358,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_offsets_do_not_depend_on_the_cuts_between_messages),
         cmocka_unit_test(test_the_first_token_of_an_echo_stands_behind_the_prompt),
         cmocka_unit_test(test_a_chat_has_true_bytes),
+        cmocka_unit_test(test_a_prompt_has_a_list_by_id),
         cmocka_unit_test(test_a_whole_answer_has_these_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
