@@ -210,7 +210,8 @@ static int check_prompt(const struct engine_request *req, const struct request_l
         return rc;
     if (req->n_prompt_ids >= limits->context_tokens) {
         error_field(err, "prompt",
-                    "%u tokens leave no room to generate: the maximum context length is %u tokens",
+                    "%u tokens leave no room to generate: this model's maximum context length is "
+                    "%u tokens",
                     req->n_prompt_ids, limits->context_tokens);
         return error_reason(err, REASON_CONTEXT_TOO_LONG);
     }
