@@ -3,7 +3,7 @@
 # issue is resolved; results go to docs/log.
 #
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart
-#                              tokenizers models models-random bench page peers shapes, or all
+#                              clients tokenizers models models-random bench page peers shapes, or all
 set -uo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in
@@ -195,6 +195,12 @@ part_quickstart() { # README's first command from nothing but the tree, as on a 
     run "quickstart" tests/e2e/quickstart.sh
 }
 
+part_clients() { # langchain, llama-index, litellm, guidellm, aiperf and lm-eval against a running server
+    run "build dev" build dev
+    run "packages of the clients" tests/support/clients_venv.sh build/clients-venv
+    SLUICE_BIN=$root/build/dev/bin run "clients of OpenAI's API" pytest -rs tests/e2e/long/long_clients.py
+}
+
 part_tokenizers() { # ids and texts of 65 tokenizers on 2,000 strings each, by tokenizers, sentencepiece, tiktoken, mistral-common
     run "build dev" build dev
     run "tokenizers" tests/golden/regen.sh --tokenizers "$root/build/dev/bin/tokenizer_ids"
@@ -244,7 +250,7 @@ part_shapes() { # other families beside llama.cpp, and the load of a folder besi
 }
 
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart tokenizers models models-random bench page peers shapes)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart clients tokenizers models models-random bench page peers shapes)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS
