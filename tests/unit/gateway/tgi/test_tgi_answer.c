@@ -308,6 +308,7 @@ static void test_each_status_has_its_http_status_and_type(void **state)
         {STATUS_UNIMPLEMENTED, REASON_NONE, 0, 422, "validation"},
         {STATUS_NOT_FOUND, REASON_NONE, 0, 404, "model_not_found"},
         {STATUS_RESOURCE_EXHAUSTED, REASON_QUEUE_FULL, 0, 429, "overloaded"},
+        {STATUS_RESOURCE_EXHAUSTED, REASON_ANSWER_TOO_LARGE, 0, 422, "validation"},
         {STATUS_UNAVAILABLE, REASON_DRAINING, 0, 503, "overloaded"},
         {STATUS_UNAVAILABLE, REASON_REPLICA_LOST, 0, 424, "generation"},
         {STATUS_UNAVAILABLE, REASON_REPLICA_LOST, 3, 500, "incomplete_generation"},
