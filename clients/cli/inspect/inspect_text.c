@@ -66,6 +66,8 @@ static void print_mixer(const Sluice__V1__LayerKind *kind)
         printf(" %" PRIu32, kind->reach_tokens);
     printf(", %" PRIu32 " heads (%" PRIu32 " KV) of %" PRIu32, kind->n_heads, kind->n_kv_heads,
            kind->key_dim);
+    if (kind->value_dim != kind->key_dim)
+        printf(" (values of %" PRIu32 ")", kind->value_dim);
     if (kind->has_rope)
         printf(", rope %" PRIu32, kind->rope);
     else

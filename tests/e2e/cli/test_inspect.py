@@ -122,6 +122,12 @@ def test_parts_that_are_not_used_are_listed_by_rule(folder):
     assert drafts["n_loaded_parameters"] < drafts["info"]["n_parameters"]
 
 
+def test_the_cache_has_the_widths_of_keys_and_values():
+    found = facts(folder("mimo2"))
+    assert [(kind["key_dim"], kind["value_dim"], kind["n_kv_heads"]) for kind in found["layers"]] == [(24, 16, 1), (24, 16, 2)]
+    assert found["plan"]["kv_token_bytes"] == (24 + 16) * (1 + 2) * 2
+
+
 def found_rows(path):
     header, _ = read_safetensors(path / "model.safetensors")
     return next(entry["shape"][0] for name, entry in header.items() if "embed_tokens" in name)
