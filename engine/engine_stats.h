@@ -116,6 +116,7 @@ struct engine_stats {
      * for all rows. */
     uint64_t n_path_d_rows, n_path_p_rows;
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+    uint64_t n_rope_crossings; /* sequences that outgrew longrope's original context */
     /* n_submitted = n_finished + n_cancelled + n_expired + live requests. Refused requests count
      * only in n_refused. */
     uint64_t n_submitted, n_finished, n_cancelled, n_expired, n_refused;

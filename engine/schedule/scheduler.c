@@ -542,6 +542,7 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_preemptions = sched->n_preemptions,
         .n_prefix_hit_tokens = sched->n_prefix_hit_tokens,
         .n_prefix_query_tokens = sched->n_prefix_query_tokens,
+        .n_rope_crossings = sched->n_rope_crossings,
     };
     find_lowest(sched, out_stats);
 }

@@ -135,6 +135,7 @@ struct scheduler_stats {
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
     uint64_t queued_tokens; /* prompt tokens still to be computed, of queued and running requests */
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+    uint64_t n_rope_crossings; /* sequences that outgrew longrope's original context */
 };
 
 int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_sched,

@@ -30,6 +30,7 @@ void scheduler_blocks_cross(struct scheduler *sched)
         if (!seq->n_computed || seq->is_long == scheduler_blocks_want_long(sched, seq))
             continue;
         scheduler_blocks_release(sched, seq);
+        sched->n_rope_crossings++;
         seq->begun = true; /* no new start: its cached tokens are not counted again */
     }
 }

@@ -64,6 +64,7 @@ struct scheduler {
     float base_rows; /* fixed cost of a step, in rows */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+    uint64_t n_rope_crossings;
 };
 
 /* Tokens whose K and V are not computed. */

@@ -27,6 +27,7 @@ enum {
     FAMILY_FINISHED,
     FAMILY_REFUSED,
     FAMILY_PREEMPTIONS,
+    FAMILY_ROPE_CROSSINGS,
     FAMILY_PREFIX_QUERIES,
     FAMILY_PREFIX_HITS,
     FAMILY_MEMORY,
@@ -123,6 +124,10 @@ static const struct metric_spec specs[N_FAMILIES] = {
                             .help = "Sequences that lost their KV blocks to other sequences and "
                                     "were computed again.",
                             COUNTER},
+    [FAMILY_ROPE_CROSSINGS] = {.name = "sluice_worker_rope_crossings_total",
+                               .help = "Sequences that outgrew the original context of a longrope "
+                                       "and were computed again.",
+                               COUNTER},
     [FAMILY_PREFIX_QUERIES] = {.name = "sluice_worker_prefix_query_tokens_total",
                                .help = "Tokens that were looked up in the prefix cache.",
                                COUNTER},
@@ -250,6 +255,7 @@ static void sample_counters(struct sampling *s, const Sluice__Worker__V1__Worker
     put_by(s, FAMILY_FINISHED, "expired", c->n_expired_requests);
     put(s, FAMILY_REFUSED, c->n_refused_requests);
     put(s, FAMILY_PREEMPTIONS, c->n_preemptions);
+    put(s, FAMILY_ROPE_CROSSINGS, c->n_rope_crossings);
     put(s, FAMILY_PREFIX_QUERIES, c->n_prefix_query_tokens);
     put(s, FAMILY_PREFIX_HITS, c->n_prefix_hit_tokens);
     for (size_t i = 0; i < c->n_histograms; i++)

@@ -200,6 +200,7 @@ static void add_counters(struct worker *worker, struct engine *engine, struct ar
     c->n_decode_steps = stats.n_decode_steps;
     c->n_prefill_tokens = stats.n_prefill_rows;
     c->n_preemptions = stats.n_preemptions;
+    c->n_rope_crossings = stats.n_rope_crossings;
     c->n_generated_tokens = atomic_load(&worker->n_generated_tokens);
     c->n_cached_tokens = atomic_load(&worker->n_cached_tokens);
     c->n_accepted_requests = atomic_load(&worker->n_accepted);

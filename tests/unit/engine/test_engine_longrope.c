@@ -59,10 +59,20 @@ static struct engine_request request_of(const struct answer *a)
     return req;
 }
 
+/* The answers that begin within the original context and end behind it. */
+static uint32_t count_crossings(void)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_answers; i++)
+        n += answers[i].n_prompt <= BORDER && answers[i].n_ids > BORDER + 1;
+    return n;
+}
+
 /* Runs all prompts at once, twice: the second time with blocks from the prefix cache. */
 static void check_answers(struct engine_config *cfg, const char *what)
 {
     struct engine *engine = run_open(cfg);
+    struct engine_stats stats;
     for (int again = 0; again < 2; again++) {
         struct run_result results[MAX_ANSWERS];
         for (uint32_t i = 0; i < n_answers; i++) {
@@ -80,6 +90,9 @@ static void check_answers(struct engine_config *cfg, const char *what)
             run_result_fini(&results[i]);
         }
     }
+    engine_get_stats(engine, &stats);
+    if (!stats.n_preemptions) /* a sequence that is computed again needs no crossing */
+        assert_int_equal(stats.n_rope_crossings, 2 * count_crossings());
     run_close(engine);
 }
 
