@@ -23,7 +23,7 @@ static int split_heads(struct layer_split *split, const struct rank *rank,
     /* A unit of heads has a multiple of 32 elements of queries and of values. The width with fewer
      * factors of two needs more heads for that. */
     uint32_t dim = (k_dim & -k_dim) <= (v_dim & -v_dim) ? k_dim : v_dim;
-    struct segments heads;
+    struct segments heads = {.count = 0};
     int rc = split_dim(&heads, layer->n_heads * dim, dim, rank, "the heads", err);
     if (rc)
         return rc;

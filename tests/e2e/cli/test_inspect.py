@@ -122,7 +122,7 @@ def test_parts_that_are_not_used_are_listed_by_rule(folder):
     assert drafts["n_loaded_parameters"] < drafts["info"]["n_parameters"]
 
 
-def test_the_cache_has_the_widths_of_keys_and_values():
+def test_the_cache_has_the_widths_of_keys_and_values(folder):
     found = facts(folder("mimo2"))
     assert [(kind["key_dim"], kind["value_dim"], kind["n_kv_heads"]) for kind in found["layers"]] == [(24, 16, 1), (24, 16, 2)]
     assert found["plan"]["kv_token_bytes"] == (24 + 16) * (1 + 2) * 2
