@@ -127,25 +127,44 @@ static void on_wire_limit(void *context, enum rpc_limit limit)
     counters_refusal(&gateway->counters, limits[limit]);
 }
 
-/* Returns the connection limit of each port that the open-files limit allows: files and links to
- * workers need descriptors, too. */
-static uint32_t connection_limit(uint64_t wanted, uint32_t n_ports)
+/* Returns how many connections the open-files limit allows: files and links to workers need
+ * descriptors, too. */
+static uint64_t connection_room(uint64_t *out_files)
 {
     enum { OTHERS = 192 };
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0)
-        return (uint32_t)wanted;
+        return UINT32_MAX;
     if (files.rlim_cur < files.rlim_max) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    *out_files = files.rlim_cur;
     uint64_t left = files.rlim_cur - rpc_server_lingering_files();
-    uint64_t room = (left > 2 * OTHERS ? left - OTHERS : left / 2) / n_ports;
+    return left > 2 * OTHERS ? left - OTHERS : left / 2;
+}
+
+static uint32_t lower_limit(const char *port, uint64_t wanted, uint64_t room, uint64_t files)
+{
     if (wanted <= room)
         return (uint32_t)wanted;
-    log_warn(LOG_EVENT("connection limit lowered"), LOG_U64("wanted", wanted),
-             LOG_U64("limit", room), LOG_U64("open_files", files.rlim_cur));
+    log_warn(LOG_EVENT("connection limit lowered"), LOG_STR("port", port),
+             LOG_U64("wanted", wanted), LOG_U64("limit", room), LOG_U64("open_files", files));
     return (uint32_t)room;
+}
+
+/* Sets the connection limits of the ports. If descriptors are short, the addresses of HTTP get
+ * three quarters: a connection of HTTP/1.1 carries one request, and one of gRPC a hundred. */
+static void set_connection_limits(struct gateway *gateway, uint32_t n_http)
+{
+    uint64_t wanted = gateway->config.limits.max_connections, files = 0;
+    uint64_t room = connection_room(&files), of_grpc = room;
+    if (n_http && wanted * (1 + n_http) > room)
+        of_grpc = wanted < room / 4 ? wanted : room / 4;
+    gateway->max_grpc_connections = lower_limit("gRPC", wanted, of_grpc, files);
+    if (n_http)
+        gateway->max_http_connections =
+            lower_limit("HTTP", wanted, (room - gateway->max_grpc_connections) / n_http, files);
 }
 
 uint32_t gateway_user_timeout_ms(const struct gateway_config *c)
@@ -169,8 +188,7 @@ static int make_server(struct gateway *gateway, struct error *err)
         rc = gateway_http_check(c, err);
     if (rc)
         return rc;
-    gateway->max_connections =
-        connection_limit(c->limits.max_connections, 1 + (uint32_t)addresses.n);
+    set_connection_limits(gateway, (uint32_t)addresses.n);
     rpc_server_config_init(&config);
     service_table(&gateway->service, &gateway->tables[0]);
     kserve_table(&gateway->kserve, &gateway->tables[1]);
@@ -182,7 +200,7 @@ static int make_server(struct gateway *gateway, struct error *err)
     config.max_metadata_bytes = c->limits.max_metadata_bytes;
     config.max_pending_bytes = c->limits.max_pending_bytes;
     config.max_streams = (uint32_t)c->limits.max_streams;
-    config.max_connections = gateway->max_connections;
+    config.max_connections = gateway->max_grpc_connections;
     config.max_resets = (uint32_t)c->limits.max_resets;
     config.handshake_timeout_ms = (uint32_t)c->limits.handshake_timeout_ms;
     config.on_limit = on_wire_limit;

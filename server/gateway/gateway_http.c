@@ -41,7 +41,7 @@ int gateway_http_start(struct gateway *gateway, struct error *err)
                                        .keepalive_timeout_ms = (uint32_t)c->keepalive_timeout_ms,
                                        .user_timeout_ms = gateway_user_timeout_ms(c),
                                        .n_threads = (uint32_t)c->threads,
-                                       .max_connections = gateway->max_connections,
+                                       .max_connections = gateway->max_http_connections,
                                        .share = c->share};
     if (!c->http_listen || !c->http_listen[0])
         return 0;

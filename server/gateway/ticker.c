@@ -1,5 +1,7 @@
 #include "server/gateway/ticker.h"
 
+#include <stdatomic.h>
+
 #include "base/clock.h"
 #include "base/system/heap.h"
 #include "base/system/notify.h"
@@ -10,6 +12,7 @@
 #include "server/gateway/dispatch/slow_reader.h"
 #include "server/gateway/front/generate_stream.h"
 #include "server/gateway/gateway.h"
+#include "server/gateway/http/http_front.h"
 
 enum { TICK_MS = 50, MIN_TICK_MS = 1, CHECK_MS = 250, MAX_CHECK_MS = 1000, CHECKS_PER_LIMIT = 30 };
 enum { COUNT_MS = 1000 };
@@ -38,7 +41,9 @@ static void give_memory_back(struct gateway *gateway, struct memory_watch *watch
     heap_watch(&watch->calls, stats.n_live, stats.n_accepted, now_ns);
     if (now_ns < watch->next_count_ns)
         return;
-    heap_watch(&watch->connections, rpc_server_n_connections(gateway->server), 0, now_ns);
+    struct http_front *http = atomic_load(&gateway->http);
+    uint32_t n_http = http ? http_front_n_connections(http) : 0;
+    heap_watch(&watch->connections, rpc_server_n_connections(gateway->server) + n_http, 0, now_ns);
     watch->next_count_ns = now_ns + COUNT_MS * NS_PER_MS;
 }
 

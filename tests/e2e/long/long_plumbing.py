@@ -2,7 +2,9 @@
 asserts the promises."""
 import json
 import os
+import resource
 
+import psutil
 import pytest
 
 from conftest import free_port
@@ -59,7 +61,10 @@ def test_1000_streams_of_20_tokens_a_second_over_http(make):
 
 
 def test_10000_idle_streams_over_http(make):
-    """The worker stays silent, so the streams begin with their first comment after 15 seconds."""
+    """The worker stays silent, so the streams begin with their first comment after 15 seconds. Each stream is a connection
+    of its own, so client and server need that many descriptors."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     http = f"127.0.0.1:{free_port()}"
     p = make(rate=0, options=["--http-listen", http, "--max-connections", "12000", "--max-calls", "20000", "--max-concurrent", "20000"])
     figures = p.load(connections=4, streams=10000, idle=30, timeout=300, http=http)
@@ -68,3 +73,7 @@ def test_10000_idle_streams_over_http(make):
     assert figures["errors"] == {}
     assert server["bytes_per_stream"] <= MAX_BYTES_PER_IDLE_STREAM
     assert server["fds_after"] <= server["fds_before"] + 2 and server["threads_after"] <= server["threads_before"] + 4
+
+    def rests():
+        return psutil.Process(p.server.pid).memory_info().rss <= server["rss_before"] * 1.01 + (8 << 20)
+    p.wait(rests, "the memory goes back", 20)
