@@ -2,6 +2,7 @@
 each. Faults made by clients are in test_fault_clients.py. Timers are shortened; tests/long.sh faults sets
 SLUICE_LONG and keeps the real timers."""
 import gc
+import json
 import os
 import resource
 import signal
@@ -13,7 +14,8 @@ import grpc
 import psutil
 import pytest
 
-from conftest import TIME_SCALE, Sluice, keeps, model_path, patience, sanitized, stand_still, until
+import http_stream
+from conftest import TIME_SCALE, Sluice, free_port, keeps, model_path, patience, sanitized, stand_still, until
 from invariants import Load, Rest, Watch, check_all, check_books, metrics, server_books, worker_processes, worker_status
 from kinds import Kinds
 from plumbing import Plumbing
@@ -407,17 +409,34 @@ def test_f24_overflow_is_refused_at_once(tmp_path, stubs):
 @long  # test_gpu.py and the tests of the scheduler preempt in every run
 def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one):
     """Load L's own four streams fit in the pool. With six long streams beside them none of them fits, and still every
-    stream gets its own tokens."""
-    sluice = start(tmp_path, stubs, load=("--kv-tokens", "640", "--context-length", "512"))
+    stream gets its own tokens. Two of the six come over HTTP."""
+    http = f"127.0.0.1:{free_port()}"
+    sluice = start(tmp_path, stubs, load=("--kv-tokens", "640", "--context-length", "512"), env={"SLUICE_HTTP_LISTEN": http})
 
     def make(target, i):
         return target.request("smol", f"Item {i}: " + "a long list of things to do today, " * 6, max_tokens=100, ignore_eos=True,
                               temperature=0.5 * (i % 2), seed=i)
 
+    def ask_http(request):
+        """Returns (status, body) of the same request over HTTP."""
+        with http_stream.dial(http, seconds=120) as s:
+            s.sendall(http_stream.post("/v1/completions", {
+                "model": "smol", "prompt": request.text, "max_tokens": request.stopping.max_tokens, "ignore_eos": True,
+                "temperature": request.sampling.temperature, "seed": request.sampling.seed, "return_token_ids": True}))
+            answer = http_stream.Answer(s).head()
+            return answer.status, json.loads(answer.body())
+
+    def ask(i):
+        if i % 3:
+            return sluice.generate(make(sluice, i), timeout=patience(120))[:2]
+        status, body = ask_http(make(sluice, i))
+        assert status == 200, body
+        return body["choices"][0]["text"], body["choices"][0]["token_ids"]
+
     def all_at_once():
         outcomes, threads = {}, []
         for i in range(6):
-            threads.append(threading.Thread(target=lambda i=i: outcomes.__setitem__(i, sluice.generate(make(sluice, i), timeout=patience(120))[:2])))
+            threads.append(threading.Thread(target=lambda i=i: outcomes.__setitem__(i, ask(i))))
         [t.start() for t in threads]
         [t.join(patience(120)) for t in threads]
         return outcomes
@@ -425,7 +444,7 @@ def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one
     try:
         references = {i: one.generate(make(one, i), timeout=patience(120))[:2] for i in range(6)}
         with UnderLoad(sluice, n=4, warm=all_at_once) as load:
-            load.others = {"ok": (6 * (5 if LONG else 1),) * 2, "errors": (0, 1)}
+            load.others = {"ok": (6 * (5 if LONG else 1),) * 2, "errors": (0, 2)}
             before = counters(sluice).n_preemptions
             for _ in range(5 if LONG else 1):
                 assert all_at_once() == references
@@ -433,6 +452,7 @@ def test_f25_an_exhausted_pool_preempts_and_changes_nothing(tmp_path, stubs, one
             with pytest.raises(grpc.RpcError) as e:
                 sluice.generate(long_prompt(sluice, max_tokens=10))
             assert e.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, EXHAUSTED), e.value
+            assert ask_http(long_prompt(sluice, max_tokens=10))[0] in (400, 429)
             load.wait_tokens(4 * 5)
         told = 'sluice_preemptions_total{model="smol",version="1"}'
         sluice.wait(lambda: metrics(sluice)[told] == counters(sluice).n_preemptions, 5, "the server tells as many")
