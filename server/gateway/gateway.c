@@ -154,7 +154,7 @@ static uint32_t lower_limit(const char *port, uint64_t wanted, uint64_t room, ui
 }
 
 /* Sets the connection limits of the ports. If descriptors are short, the addresses of HTTP get
- * three quarters: a connection of HTTP/1.1 carries one request, and one of gRPC a hundred. */
+ * three quarters. A connection of HTTP/1.1 carries one request, and one of gRPC a hundred. */
 static void set_connection_limits(struct gateway *gateway, uint32_t n_http)
 {
     uint64_t wanted = gateway->config.limits.max_connections, files = 0;
