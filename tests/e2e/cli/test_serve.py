@@ -583,14 +583,16 @@ def test_a_lock_file_that_changes_in_the_file_waits_for_a_restart(serving, tmp_p
 
 def test_all_busy_ports_are_named_at_once(serving, tmp_path):
     """A second serve named one busy port per start, in two wordings. The error did not say that another Sluice had it."""
-    s = serving.start("[cli]\nlisten = {a}\nmetrics = {b}\nmanager_metrics = {c}\n")
+    s = serving.start("[cli]\nlisten = {a}\nmetrics = {b}\nmanager_metrics = {c}\n", env={"SLUICE_HTTP_LISTEN": "{d}"})
     other = tmp_path / "other"
     run = [BIN / "sluice", "serve", "--state-dir", other, "--config", s.config]
     env = {k: v for k, v in os.environ.items() if k not in ("SLUICE_METRICS", "SLUICE_MANAGER_METRICS")}
+    env["SLUICE_HTTP_LISTEN"] = s.at["d"]
     result = subprocess.run(run, capture_output=True, text=True, timeout=patience(20), env=env)
     assert result.returncode == 1 and names(result.stderr, "ADDRESS_IN_USE"), result.stderr
     pids = {name: s.children(f"sluice-{name}")[0] for name in ("server", "manager")}
-    for address, flag, name in (("a", "--listen", "server"), ("b", "--metrics", "server"), ("c", "--manager-metrics", "manager")):
+    for address, flag, name in (("a", "--listen", "server"), ("b", "--metrics", "server"), ("c", "--manager-metrics", "manager"),
+                                ("d", "--http-listen", "server")):
         assert names(result.stderr, s.at[address], flag, f"sluice-{name}", str(pids[name])), result.stderr
     assert f"sluice stop --state-dir {s.state}" in result.stderr
     assert not (other / "log/manager.log").exists()
