@@ -12,8 +12,8 @@ struct dispatch;
 /* The argument of the handlers. */
 struct openai_context {
     struct dispatch *dispatch;
-    bool is_strict;   /* unknown fields are refused */
-    uint32_t ping_ms; /* see http_generation.h; 0: the default */
+    bool is_strict;           /* unknown fields are refused */
+    _Atomic uint32_t ping_ms; /* see http_generation.h; 0: the default */
 };
 
 http_handler_fn openai_exchange_chat, openai_exchange_completions;
