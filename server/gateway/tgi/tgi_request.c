@@ -20,6 +20,7 @@ static const struct http_field parameter_fields[] = {
     {"frequency_penalty", http_fields_float, SAMPLING(frequency_penalty)},
     {"top_k", http_fields_u32, SAMPLING(top_k)},
     {"top_p", http_fields_float, SAMPLING(top_p)},
+    {"typical_p", http_fields_float, SAMPLING(typical_p)},
     {"do_sample", http_fields_bool, AT(do_sample), 0},
     {"max_new_tokens", http_fields_u32, AT(stopping.max_tokens), AT(stopping.has_max_tokens)},
     {"return_full_text", http_fields_bool, AT(full_text), AT(has_return_full_text)},
@@ -31,7 +32,6 @@ static const struct http_field parameter_fields[] = {
     {"top_n_tokens", http_fields_u32, AT(top_n_tokens), AT(has_top_n_tokens)},
     /* Load generators send this one; text-generation-inference itself ignores the field. */
     {"ignore_eos_token", http_fields_flag, AT(stopping.ignore_eos), AT(stopping.has_ignore_eos)},
-    {"typical_p", http_fields_refuse, 0, 0},
     {"watermark", http_fields_refuse, 0, 0},
     {"grammar", http_fields_refuse, 0, 0},
     {"adapter_id", http_fields_refuse, 0, 0},
@@ -137,7 +137,7 @@ static int complete(struct tgi_request *request, enum tgi_route route, struct er
     else if (!request->has_return_full_text)
         request->full_text = true;
     request->samples = request->do_sample || sampling->has_temperature || sampling->has_top_k ||
-                       sampling->has_top_p;
+                       sampling->has_top_p || sampling->has_typical_p;
     int rc = check_values(request, err);
     if (!rc)
         rc = check_together(request, err);

@@ -103,7 +103,7 @@ def test_sampled_answers_follow_the_seed(tgi):
     assert free.generated_text == again
 
 
-@pytest.mark.parametrize("parameters", [{"typical_p": 0.5}, {"watermark": True}, {"grammar": {"type": "regex", "value": "a"}},
+@pytest.mark.parametrize("parameters", [{"typical_p": 1.5}, {"watermark": True}, {"grammar": {"type": "regex", "value": "a"}},
                                         {"adapter_id": "a"}, {"temperature": -1.0}, {"top_p": 3.0}, {"best_of": 2}, {"truncate": 0},
                                         {"max_new_tokens": 0}, {"stop": list("abcde")}, {"top_n_tokens": 99}], ids=lambda p: next(iter(p)))
 @pytest.mark.parametrize("stream", [False, True])

@@ -46,6 +46,7 @@ static void test_a_sampling_parameter_makes_the_request_sample(void **state)
         "{\"inputs\":\"x\",\"parameters\":{\"temperature\":1}}",
         "{\"inputs\":\"x\",\"parameters\":{\"top_k\":7}}",
         "{\"inputs\":\"x\",\"parameters\":{\"top_p\":0.5}}",
+        "{\"inputs\":\"x\",\"parameters\":{\"typical_p\":0.9}}",
     };
     (void)state;
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
@@ -97,7 +98,7 @@ static void test_all_parameters_arrive(void **state)
               "\"repetition_penalty\":1.1,\"frequency_penalty\":0.25,\"top_k\":5,\"top_p\":0.75,"
               "\"do_sample\":true,\"max_new_tokens\":9,\"stop\":[\"a\",\"b\"],\"truncate\":100,"
               "\"details\":false,\"decoder_input_details\":true,\"top_n_tokens\":2,\"seed\":null,"
-              "\"typical_p\":null,\"watermark\":false,\"grammar\":null,\"adapter_id\":null,"
+              "\"typical_p\":0.625,\"watermark\":false,\"grammar\":null,\"adapter_id\":null,"
               "\"ignore_eos_token\":true}}");
     assert_int_equal(r.sampling.n, 3);
     assert_float_equal(r.sampling.temperature, 0.5f, 0);
@@ -105,6 +106,7 @@ static void test_all_parameters_arrive(void **state)
     assert_float_equal(r.sampling.frequency_penalty, 0.25f, 0);
     assert_int_equal(r.sampling.top_k, 5);
     assert_float_equal(r.sampling.top_p, 0.75f, 0);
+    assert_float_equal(r.sampling.typical_p, 0.625f, 0); /* was refused with status 422 */
     assert_int_equal(r.stopping.max_tokens, 9);
     assert_int_equal(r.stopping.n_stop, 2);
     assert_string_equal(r.stopping.stop[1], "b");
@@ -158,7 +160,9 @@ static const struct {
      "{\"inputs\":\"x\",\"parameters\":{\"repetition_penalty\":0}}"},
     {TGI_ROUTE_COMPAT, "frequency_penalty",
      "{\"inputs\":\"x\",\"parameters\":{\"frequency_penalty\":2.5}}"},
-    {TGI_ROUTE_COMPAT, "typical_p", "{\"inputs\":\"x\",\"parameters\":{\"typical_p\":0.9}}"},
+    {TGI_ROUTE_COMPAT, "typical_p", "{\"inputs\":\"x\",\"parameters\":{\"typical_p\":0}}"},
+    {TGI_ROUTE_COMPAT, "typical_p", "{\"inputs\":\"x\",\"parameters\":{\"typical_p\":1.5}}"},
+    {TGI_ROUTE_COMPAT, "typical_p", "{\"inputs\":\"x\",\"parameters\":{\"typical_p\":true}}"},
     {TGI_ROUTE_COMPAT, "watermark", "{\"inputs\":\"x\",\"parameters\":{\"watermark\":true}}"},
     {TGI_ROUTE_COMPAT, "grammar",
      "{\"inputs\":\"x\",\"parameters\":{\"grammar\":{\"type\":\"regex\",\"value\":\"a\"}}}"},
