@@ -39,7 +39,7 @@ struct draft_by_model {
     float hope;            /* predicted chance that its next token is right */
     uint16_t n_rest, rest; /* steps left without drafting, and length of the next such pause */
     bool is_trial;         /* drafts once to find out if drafting pays */
-    bool is_long;          /* the written tokens turn by the draft model's long rope table */
+    bool is_long;          /* the written K is rotated by the draft model's long rope table */
     bool is_deaf;          /* the sequence has a token outside the draft model's vocabulary */
     /* [n_ids] index in `trust` under which each id was drafted */
     uint8_t i_trust[DRAFT_MAX_TOKENS];

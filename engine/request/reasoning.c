@@ -26,7 +26,8 @@ struct marker {
     enum reasoning_state from, to;
 };
 
-/* A byte of text, a marker's token with its text, or an id without text. */
+/* A byte of text, a marker's token with its text, or an id without text. `sign` as in struct
+ * marker; NO_SIGN for an id without text. */
 struct atom {
     uint32_t sign;
     uint32_t n_text; /* bytes in `held` */

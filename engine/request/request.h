@@ -122,7 +122,7 @@ struct request {
     atomic_uint control;     /* bits of enum request_control */
     atomic_bool want_paused; /* values for the control bits: */
     _Atomic int32_t new_priority;
-    _Atomic uint32_t new_max_tokens;                 /* as submitted, not cut */
+    _Atomic uint32_t new_max_tokens; /* as the client gave it, not cut to the context */
     _Atomic(struct request_stop_change *) new_stops; /* owned until the engine thread takes it */
     _Atomic(struct request *) inbox_next;
     /* fields of the engine thread */

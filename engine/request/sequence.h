@@ -48,9 +48,9 @@ struct sequence {
     bool samples;
     uint32_t n_hashed;   /* full blocks that are in the prefix cache, */
     uint64_t chain_node; /* and the prefix cache's node of the last of them */
-    bool is_long;        /* its blocks hold keys that longrope's long table turned */
+    bool is_long;        /* its blocks hold keys rotated by longrope's long table */
     uint64_t last_step;
-    bool begun;           /* since it got its slot, a step has had rows of it */
+    bool begun;           /* a step has computed rows of the sequence since it got its slot */
     bool overdue;         /* its last step was long ago */
     uint64_t passed_step; /* step in which it got, or failed to get, a piece */
 

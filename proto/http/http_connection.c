@@ -181,7 +181,7 @@ static void take_head(struct http_connection *connection)
     }
 }
 
-/* Moves bytes of the body. False if more bytes are needed. */
+/* Moves received bytes of the body to connection->body. False if the body needs more bytes. */
 static bool take_body(struct http_connection *connection)
 {
     struct http_request *request = connection->exchange->request;

@@ -9,8 +9,8 @@
 
 #include "proto/http/http_private.h"
 
-/* Unsent bytes that the kernel takes for a connection; the rest waits here, so that a slow reader
- * is noticed. */
+/* UNSENT_BYTES: unsent bytes that the kernel takes for a connection. The rest waits in this
+ * process, so that a slow reader is noticed. */
 enum { UNSENT_BYTES = 16 << 10, KEEPALIVE_PINGS = 2, MS_PER_S = 1000 };
 
 static enum http_io ssl_result(struct http_connection *connection, int rc)

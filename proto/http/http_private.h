@@ -104,8 +104,9 @@ struct http_loop {
     struct strbuf draft; /* output of `next` */
     struct strbuf spare; /* empty memory for the output of a connection that has none */
     pthread_mutex_t lock;
-    struct http_exchange *kicks, **last_kick; /* under the lock, as are the fields below */
-    struct http_accepted *accepted;           /* for this loop; owned */
+    struct http_exchange *kicks,
+        **last_kick; /* under the lock, as are the fields up to `drains` and is_closed */
+    struct http_accepted *accepted; /* for this loop; owned */
     size_t n_accepted, accepted_capacity;
     bool stops, drains;
     bool is_draining; /* the loop's own copy of `drains` */

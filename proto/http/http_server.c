@@ -303,7 +303,8 @@ static void accept_waiting(struct http_server *server)
         continue;
 }
 
-/* Without descriptors the socket stays ready. Accepting is tried again after a pause. */
+/* If the process has no free descriptor, accept() fails and the socket stays ready. The loop then
+ * pauses before it accepts again. */
 static void on_acceptable(struct ev_loop *ev, ev_io *watcher, int events)
 {
     struct http_server *server = watcher->data;

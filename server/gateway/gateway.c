@@ -329,7 +329,8 @@ int gateway_check(const struct gateway_config *config, struct error *err)
     return rc ? rc : gateway_http_check(config, err);
 }
 
-/* Connects the parts of the rooms below. */
+/* Initializes the parts of the gateway (relays, links, dispatch, services, replicas) and connects
+ * each to the parts that it uses. */
 static int make_parts(struct gateway *gateway, struct error *err)
 {
     awake_clock_init(&gateway->clock);

@@ -71,11 +71,12 @@ struct gateway {
     struct rpc_service tables[3]; /* the tables of handlers, one for each service */
     _Atomic uint16_t port;        /* atomic: the route watch reads it before a successor listens */
     struct gateway_metrics *metrics;
-    struct http_surfaces surfaces;                       /* routes of http */
-    _Atomic(struct http_front *) http;                   /* NULL: not served */
-    uint32_t max_grpc_connections, max_http_connections; /* the latter for each address */
-    atomic_bool hurries;                                 /* the grace of a drain ends now */
-    bool is_replaced;                                    /* another server has the addresses */
+    struct http_surfaces surfaces;     /* routes of http */
+    _Atomic(struct http_front *) http; /* NULL: not served */
+    uint32_t max_grpc_connections,
+        max_http_connections;    /* HTTP: for each address of --http-listen */
+    atomic_bool hurries;         /* the grace of a drain ends now */
+    bool is_replaced;            /* another server has the addresses */
     pthread_mutex_t health_lock; /* keeps the order of health updates; outermost */
     struct counters counters;
     struct awake_clock clock; /* advanced by the ticker */

@@ -321,7 +321,7 @@ static void shake_hands(struct http_wire *wire)
         fail_handshake(wire);
 }
 
-/* The address does not answer. */
+/* Gives up an address that does not answer, and tries the next address of the host. */
 static void try_next(struct http_wire *wire, int err_no)
 {
     const struct addrinfo *next = wire->address->ai_next;
@@ -413,7 +413,8 @@ static void read_response(struct http_wire *wire)
         on_closed(wire, result);
 }
 
-/* An unused connection is readable: closed, or out of step. A TLS session ticket gives no byte. */
+/* An unused connection is readable. The connection is closed here: the server closed its end, or
+ * sent bytes that no request asked for. A TLS session ticket is read and gives no byte. */
 static void look_at_idle(struct http_wire *wire)
 {
     char byte;

@@ -139,7 +139,8 @@ static int read_content(struct reader *r, struct openai_reply *reply)
     return kind == JSON_VALUE_ARRAY ? read_array(r, on_part, reply) : read_text(r, &reply->text);
 }
 
-/* Servers send the thoughts of a model under one of two names, or under both. */
+/* Servers send the reasoning under one of two names, or the same text under both. The first text
+ * counts. */
 static int on_message_key(struct reader *r, void *ctx, const char *key, size_t n)
 {
     struct openai_reply *reply = ctx;

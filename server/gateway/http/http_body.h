@@ -62,6 +62,6 @@ int http_body_raw(struct http_body *body, char **out);
 /* The same of an object. */
 int http_body_object(struct http_body *body, const char *name, char **out);
 
-/* Makes room for one more element in a list of the arena that has n. NULL if memory is exhausted.
- */
+/* Makes room for one more element in a list of n elements in the arena. Returns the list, which may
+ * have moved; NULL if memory is exhausted. Call it for every element: the room doubles. */
 void *http_body_grow(struct http_body *body, void *list, size_t n, size_t size);

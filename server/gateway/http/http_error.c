@@ -11,7 +11,7 @@
 
 enum { MS_PER_S = 1000 };
 
-/* A row for each status that an RPC can end with. */
+/* The HTTP status and the type of OpenAI's API for each status that an RPC can end with. */
 struct error_row {
     int status;
     unsigned http;

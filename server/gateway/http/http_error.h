@@ -20,5 +20,5 @@ void http_error_reply(const struct error *err, char *out_headers, struct http_re
 void http_error_reply_as(const struct error *err, const char *code, char *out_headers,
                          struct http_reply *reply);
 
-/* The same for a refusal that has no struct error, of the server that reads the requests. */
+/* The same for a refusal by proto/http, which has a text in place of a struct error. */
 void http_error_refuse(unsigned status, const char *why, struct http_reply *reply);

@@ -231,7 +231,7 @@ static void next_of_stream(struct http_generation *group, struct http_out *out, 
     group->put_ns = now_ns;
     if (ends)
         http_out_finish(out);
-    else if (text->n_bytes < SMALL_BYTES) /* the relay may wait to hear that it was taken */
+    else if (text->n_bytes < SMALL_BYTES) /* the relay may wait until the client takes the text */
         http_out_rest(out);
 }
 

@@ -39,9 +39,11 @@ struct http_generation_ops {
     void (*end)(void *surface, struct strbuf *out);
     /* The end of a stream that failed after its first text. */
     void (*fail)(void *surface, const struct error *err, struct strbuf *out);
-    /* The body, and where needed the type, of the whole answer. `reply` is a 200 of JSON. */
+    /* Sets the body of the whole answer. `reply` is a 200 of JSON: sets the content type if the
+     * body is no JSON. */
     void (*whole)(void *surface, struct http_reply *reply);
-    /* The whole answer in place of a result. out_headers has HTTP_GENERATION_HEADER_BYTES. */
+    /* Fills the answer to a request that failed before the status line was sent: status, body and
+     * header lines. out_headers has HTTP_GENERATION_HEADER_BYTES. */
     void (*refuse)(void *surface, const struct error *err, char *out_headers,
                    struct http_reply *reply);
     /* Optional: a prompt failed before any text was sent. Returns a request to try in its place, or

@@ -36,7 +36,7 @@ struct kserve_field {
     const char *sluice;   /* field of GenerateRequest, or NULL */
     set_fn *set;
     size_t at, has;   /* offsets in struct kserve_request; see the set function */
-    bool is_list;     /* more or fewer elements than one */
+    bool is_list;     /* any number of elements; false: exactly one element */
     unsigned outputs; /* set_output: bits of enum kserve_output */
 };
 

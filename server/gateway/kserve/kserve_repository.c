@@ -412,7 +412,7 @@ void kserve_repository_load(void *context, struct rpc_call *call, const Protobuf
 
 /* --- unload --- */
 
-/* No model depends on another one, so unload_dependents has nothing to unload. */
+/* No model depends on another model, so unload_dependents has nothing to unload. */
 static int read_unload(struct kserve_command *command,
                        const Inference__RepositoryModelUnloadRequest *request, struct error *err)
 {

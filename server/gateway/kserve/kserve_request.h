@@ -40,7 +40,7 @@ struct kserve_request {
     Sluice__V1__Output output;
     bool streams;         /* many responses */
     bool prepends_prompt; /* text_output begins with the prompt */
-    bool empty_final;     /* the last response of a stream has no output that says nothing */
+    bool empty_final;     /* a last response of a stream that adds no text has no outputs */
     unsigned outputs;     /* a bit for each enum kserve_output */
     uint64_t timeout_us;  /* 0: none */
     bool has_exclude, excludes_prompt;

@@ -17,7 +17,7 @@ struct list {
     size_t n, capacity;
 };
 
-/* The cursor's errors speak of model files. */
+/* Drops the reason of a cursor's error: the reason is that of a damaged model file. */
 static int broken(struct error *err)
 {
     err->reason = REASON_NONE;
@@ -130,7 +130,7 @@ int kserve_sampling_value(struct kserve_request *request, struct json_cursor *cu
         return error_field(err, label, "must be an object");
     if (is_pairs)
         rc = read_object(request, cursor, label, &list, err);
-    else if (kind == JSON_VALUE_OBJECT) /* the field refuses an empty text, or anything */
+    else if (kind == JSON_VALUE_OBJECT) /* the empty text makes the field refuse the object */
         rc = json_cursor_skip(cursor, err) != 0
                  ? broken(err)
                  : add(request, &list, label, &(struct kserve_value){.kind = KSERVE_BYTES}, err);

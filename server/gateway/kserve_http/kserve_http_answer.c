@@ -27,7 +27,7 @@ void kserve_http_answer_fini(struct kserve_http_answer *answer)
 
 /* --- values --- */
 
-/* JSON has no infinity and no NaN. */
+/* JSON has no infinity and no NaN: writes the lowest float, and null. */
 static void write_number(struct strbuf *out, double value)
 {
     if (isnan(value))

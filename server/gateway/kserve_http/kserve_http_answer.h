@@ -18,7 +18,7 @@ struct kserve_http_answer {
     uint32_t n_choices;
     char *prompt; /* owned: text before each output text; NULL: none */
 
-    char model[65], version[65]; /* that answer */
+    char model[65], version[65]; /* model and version that answer */
     uint32_t n_prompt_tokens;
     double logprob_sums[RELAY_MAX_CHOICES];
     struct strbuf whole; /* the answer, unless it is a stream */

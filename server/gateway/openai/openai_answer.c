@@ -186,7 +186,7 @@ static void open_chunk(struct openai_answer *answer, struct strbuf *out)
     append(out, &answer->chunk_begin);
 }
 
-/* Peers read one of two names of the reasoning, so it comes under both. */
+/* Clients read the reasoning under one of two names, so the answer has both. */
 static void write_reasoning(struct strbuf *out, const char *text)
 {
     strbuf_add_str(out, "\"reasoning_content\":");

@@ -13,7 +13,7 @@
 /* A prompt. In a stream its lists go into the first chunk of each choice. */
 struct openai_answer_prompt {
     bool has_info;
-    struct strbuf choices;           /* text of a whole answer */
+    struct strbuf choices;           /* JSON of its choices, in a whole answer */
     struct openai_logprobs logprobs; /* tokens of the prompt; with echo and logprobs */
     struct strbuf ids;               /* "1,2,3", with returns_ids */
 };
@@ -66,7 +66,8 @@ void openai_answer_end(struct openai_answer *answer, struct strbuf *out);
 
 /* --- a whole answer --- */
 
-/* Writes the choices of a prompt, with indices from `first`. Prompts end in any order. */
+/* Writes the choices of a finished prompt to prompt->choices, with indices from `first`, and counts
+ * its tokens. Prompts end in any order. */
 void openai_answer_choices(struct openai_answer *answer, struct openai_answer_prompt *prompt,
                            const struct relay_frame *frame, uint32_t first);
 /* Appends the object with the choices of all prompts, in the order of the prompts. */

@@ -22,7 +22,7 @@ int openai_chat_response_format(struct http_body *body);
 /* Some templates refuse a system message that is not the first. Returns true if the chat has such a
  * message. */
 bool openai_chat_may_merge(const Sluice__V1__Chat *chat);
+struct arena;
 /* Moves the texts of all system messages to the first message. Returns false if memory is
  * exhausted. */
-struct arena;
 bool openai_chat_merge(Sluice__V1__Chat *chat, struct arena *arena);

@@ -38,7 +38,7 @@ static bool begins(const char *field, const char *from)
            (from[n - 1] == '.' || field[n] == '\0' || field[n] == '[' || field[n] == '.');
 }
 
-/* Writes the new name of a field. */
+/* Writes the name that OpenAI's API has for a field of GenerateRequest. */
 static void write_name(const char *field, bool is_chat, char *out, size_t n_out)
 {
     snprintf(out, n_out, "%s", field);

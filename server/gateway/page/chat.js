@@ -42,7 +42,7 @@ function settingsError() {
   return "";
 }
 
-/* Pixels of the chat below the window. */
+/* Returns how many pixels of the chat lie below the window's lower edge. */
 const belowWindow = () => find("chat").getBoundingClientRect().bottom - document.documentElement.clientHeight;
 
 function showEnd() {

@@ -71,7 +71,7 @@ const key = {
 /* Returns the sentence of an error. Only a broken connection has no sentence of its own. */
 const wordsOf = (error) => (error instanceof Refusal ? error.message : "The connection to the server broke.");
 
-/* Makes a sentence of an answer that is no success. */
+/* Returns an error with the sentence that the page shows for a failed answer. */
 async function refusal(answer) {
   let said = "";
   try {
@@ -80,7 +80,7 @@ async function refusal(answer) {
   } catch {
     said = "";
   }
-  const why = said.replace(/^authorization: /, ""); /* the field of a key says nothing here */
+  const why = said.replace(/^authorization: /, ""); /* the name of the header means nothing to the user */
   const after = Number(answer.headers.get("retry-after"));
   const again = after > 0 ? ` Try again in ${count(after, "second")}.` : "";
   const opening = {
@@ -122,7 +122,7 @@ function askForKey(why) {
   find("key-text").value = "";
   find("key-text").focus();
   clearTimeout(poll.timer);
-  poll.run++; /* a read under way shows nothing */
+  poll.run++; /* the result of a read that is under way is not shown */
 }
 
 function useKey(event) {
@@ -197,7 +197,7 @@ const kvShare = (load) => {
 
 const percent = (load) => Math.round(1000 * kvShare(load)) / 10;
 
-/* A replica reports its KV cache from its first answer to the server on. */
+/* True once a replica has reported its KV cache, with its first answer to the server. */
 const reports = (load) => load.used + load.cached + load.free > 0;
 
 /* --- charts --- */
@@ -287,7 +287,8 @@ function newReplicaView(replica) {
   return row;
 }
 
-/* Brings the children of `parent` to the elements of `wanted`, and keeps those that stay. */
+/* Makes `parent` show exactly the elements of `wanted`, in their order. Creates the missing ones, and
+ * keeps the elements that stay. */
 function keepViews(parent, existing, wanted, create) {
   for (const [name, view] of existing)
     if (!wanted.has(name)) {

@@ -23,7 +23,7 @@ enum { TGI_ANSWER_MAX_END_IDS = 16 };
 struct tgi_answer {
     bool is_list;    /* the object is in a list */
     bool details;    /* as requested */
-    bool samples;    /* the seed is told */
+    bool samples;    /* the answer reports the seed */
     uint32_t top_n;  /* alternatives of each token; 0: none */
     char *full_text; /* owned: text before the generated text; NULL: none */
     uint32_t end_ids[TGI_ANSWER_MAX_END_IDS];

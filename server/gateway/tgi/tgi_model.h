@@ -1,6 +1,6 @@
-/* tgi_model.h: chooses the model of a request that names none, as requests of
- * text-generation-inference do. The header X-Sluice-Model names a model: "name" or "name:version".
- * Without the header the only loaded model answers. Any thread. */
+/* tgi_model.h: chooses the model of a request. Requests of
+ * text-generation-inference have no field for a model. The header X-Sluice-Model names a model:
+ * "name" or "name:version". Without the header the only loaded model answers. Any thread. */
 #pragma once
 
 #include <stdint.h>

@@ -31,7 +31,8 @@ static const char model_key[] = "x-sluice-model";
 
 /* --- the model --- */
 
-/* The messages name no model: the metadata does, or there is one alone. */
+/* The messages have no field for the model. The metadata names the model; without the key, the only
+ * served model answers. */
 struct model_name {
     char model[NAME_BYTES], version[NAME_BYTES];
 };

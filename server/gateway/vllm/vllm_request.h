@@ -26,5 +26,5 @@ struct vllm_request {
 int vllm_request_read(struct vllm_request *out_request,
                       const Vllm__Grpc__Engine__GenerateRequest *message, struct error *err);
 void vllm_request_fini(struct vllm_request *request);
-/* Names the field of VllmEngine in an error that names a field of Sluice's GenerateRequest. */
+/* Replaces the field in *err, a field of Sluice's GenerateRequest, by VllmEngine's name. */
 void vllm_request_name_field(struct error *err);

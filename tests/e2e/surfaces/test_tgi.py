@@ -98,7 +98,7 @@ def test_sampled_answers_follow_the_seed(tgi):
     one = [tgi.hub.text_generation(PARIS, max_new_tokens=16, seed=seed, do_sample=True, details=True) for seed in (7, 7, 8)]
     assert one[0].generated_text == one[1].generated_text != one[2].generated_text
     assert one[0].details.seed == 7
-    free = tgi.hub.text_generation(PARIS, max_new_tokens=16, temperature=0.9, details=True)  # a seed is drawn and told
+    free = tgi.hub.text_generation(PARIS, max_new_tokens=16, temperature=0.9, details=True)  # the server draws a seed and reports it
     again = tgi.hub.text_generation(PARIS, max_new_tokens=16, temperature=0.9, seed=free.details.seed)
     assert free.generated_text == again
 

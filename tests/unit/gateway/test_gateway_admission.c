@@ -348,7 +348,7 @@ static void test_queue_when_too_long_at_one_replica_then_another_is_asked(void *
         fixture_init(&f);
         turn_away(&f.workers[0], reasons[i]);
         fixture_start(&f, 2);
-        for (int k = 0; k < 3; k++) /* whichever is asked first */
+        for (int k = 0; k < 3; k++) /* either worker may get the first try */
             client_run(&f, &request);
         assert_true(fake_worker_read(&f.workers[0], &f.workers[0].n_submits) > 0);
         assert_int_equal(fake_worker_read(&f.workers[1], &f.workers[1].n_submits), 3);

@@ -234,10 +234,10 @@ static void test_counts_and_places_of_elements_are_checked(void **state)
     init(&g, "INT32", 1);
     expect_refused(&g, "t"); /* neither raw nor typed elements */
     g.input.contents = &g.contents;
-    expect_refused(&g, "t"); /* none of one */
+    expect_refused(&g, "t"); /* the shape has one element, the contents none */
     g.contents.int_contents = numbers;
     g.contents.n_int_contents = 2;
-    expect_refused(&g, "t"); /* two of one */
+    expect_refused(&g, "t"); /* the shape has one element, the contents two */
     g.contents.n_int_contents = 1;
     expect_open(&g, 1);
     g.input.datatype = (char *)(uintptr_t) "INT8";
