@@ -356,7 +356,8 @@ static void put_number(struct strbuf *out, double value)
     strbuf_add(out, text, (size_t)n);
 }
 
-/* NAME SUFFIX {labels, le} ' ' */
+/* Writes the begin of a sample's line: name, suffix, labels (with `le`, unless NULL), and a space.
+ */
 static void put_head(struct strbuf *out, const struct metrics_family *family, const char *suffix,
                      const char *const *values, const char *le)
 {

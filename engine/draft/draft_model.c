@@ -62,7 +62,7 @@ static bool pass_pays(const struct draft_model *dm, const struct gain *g, const 
 
 /* --- choice of the sequences --- */
 
-/* The mark of a whole block that the sequence may read. */
+/* Returns the mark in dm->whole of blocks that the sequence may read: 1 + its rope table. */
 static uint8_t whole_mark(const struct draft_by_model *m)
 {
     return (uint8_t)(1 + m->is_long);

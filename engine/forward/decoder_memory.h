@@ -19,9 +19,10 @@ struct decoder_memory {
     float *inv_freq[ARCH_MAX_ROPES]; /* [tables][n_rot / 2] */
     float *ones;                     /* [head_dim], for norms without weights */
     bool has_ones;
-    float *temperature; /* factors of queries: [context / length + 1] */
+    float *temperature; /* factors of queries: [n_temperature], one for each period of positions */
     uint32_t n_temperature;
-    /* with experts: [max_rows, experts], [max_rows], routes, and of pairs of rows and experts */
+    /* with experts: [max_rows, experts] and [max_rows]; the routes; and [n_pairs] rows, a pair for
+     * each row and chosen expert */
     float *router_logits, *shared_gate;
     void *routes;
     float *pair_rows, *pair_gate, *pair_up, *pair_partial;

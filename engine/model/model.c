@@ -75,7 +75,7 @@ struct row_map model_row_map(const struct model *model, const struct arch_tensor
     return map;
 }
 
-/* The number of a slot's parts that may lie in a tensor each: of experts, or of heads. */
+/* Number of a slot's parts (experts or heads), where a file may have a tensor for each part. */
 static uint32_t n_parts(const struct model *model, const struct arch_tensor *row, uint32_t layer)
 {
     const struct model_layer *facts = &model->shape.layers[layer];

@@ -145,7 +145,8 @@ static bool stands_alone(const char *text, size_t n_bytes, size_t from, size_t t
     return to == n_bytes || (utf8_decode(text + to, n_bytes - to, &point), !is_word(point));
 }
 
-/* Widens a literal over the white space that it takes, down to `least`. */
+/* Widens the range of a literal over the white space that the literal takes, but not below
+ * `least`. */
 static void widen(uint8_t flags, const char *text, size_t n_bytes, size_t least, size_t *from,
                   size_t *to)
 {

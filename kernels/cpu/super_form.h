@@ -47,7 +47,7 @@ struct super_form {
     bool offsets;
     uint8_t runs;             /* runs per super-block */
     uint8_t table;            /* enum super_table: values of 4-bit codes */
-    uint16_t table_scale_max; /* scale_max of formats with a table */
+    uint16_t table_scale_max; /* largest scale of formats with a table; others: SUPER_SCALE_MAX */
 };
 
 static const struct super_form super_forms[N_DTYPES] = {

@@ -32,8 +32,8 @@ static int fail_outside(const char *field, const char *given, struct error *err)
     return error_reason(err, REASON_OUTSIDE_MODEL_ROOT);
 }
 
-/* The rest of a path that is written below the root; NULL: it is not. The kernel checks the real
- * location. */
+/* Returns the part of the path below the root, by the text alone; NULL if the path is elsewhere.
+ * The kernel checks the real location. */
 static const char *written_below(const char *model_root, const char *given)
 {
     size_t n_root = strlen(model_root);

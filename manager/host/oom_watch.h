@@ -11,7 +11,7 @@ struct oom_watch {
     int64_t last_rise_ns; /* time when n_kills last rose; 0: never */
 };
 
-/* Earlier kills do not count. */
+/* Kills before this call do not count. */
 void oom_watch_init(struct oom_watch *watch);
 
 /* Must be called regularly, and at each death of a worker. True for some seconds after a kill,

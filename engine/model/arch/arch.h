@@ -261,7 +261,7 @@ enum arch_param_id {
     ARCH_PARAM_VALUE_SCALE,    /* multiplies the values before attention */
     ARCH_PARAM_ATTN_SCALE,     /* multiplies the scores; derived: 1/√k_dim */
     ARCH_PARAM_ATTN_SCALE_DIM, /* the scale is 1/√value */
-    /* In a model with so many layers, the scale is 1/√(hidden / heads). */
+    /* A number of layers: in a model with this number, the scale is 1/√(hidden / heads). */
     ARCH_PARAM_ATTN_SCALE_LAYERS,
     ARCH_PARAM_ATTN_SOFTCAP,  /* 0: none */
     ARCH_PARAM_FINAL_SOFTCAP, /* 0: none */

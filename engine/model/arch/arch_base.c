@@ -27,7 +27,7 @@ static const struct arch_tensor gguf_tensors[] = {
     {ARCH_FFN_DOWN_BIAS, false, "blk.%u.ffn_down.bias", ARCH_TRANSFORM_NONE},
 };
 
-/* The numbers of every model. */
+/* Parameters that the GGUF file of every model has. */
 static const struct arch_param gguf_key_params[] = {
     {ARCH_PARAM_LAYERS, "block_count", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_CONTEXT, "context_length", ARCH_ABSENT_REFUSE, 0, 0},

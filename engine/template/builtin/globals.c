@@ -145,7 +145,8 @@ static struct value format_time(struct interp *in, const struct text *format)
             memcpy(pattern + n, "000000", 6);
             n += 6;
             i++;
-        } else if (next == 'z' || next == 'Z') { /* Python's clock here knows no zone */
+        } else if (next == 'z' ||
+                   next == 'Z') { /* datetime.now() has no zone: nothing is printed */
             i++;
         } else if (next && strchr("aAwdbBmyYHIMSpjUWcxXGuVDFTRhenrtCgs%-", next)) {
             pattern[n++] = ch;

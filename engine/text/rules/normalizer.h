@@ -21,9 +21,9 @@ void normalizer_destroy(struct normalizer *normalizer);
 uint32_t normalizer_n_steps(const struct normalizer *normalizer);
 /* Place of a text in its prompt. */
 enum normalizer_place {
-    NORMALIZER_INSIDE,  /* behind other text */
+    NORMALIZER_INSIDE,  /* after other parts of the same text */
     NORMALIZER_FIRST,   /* the text begins the prompt */
-    NORMALIZER_GOES_ON, /* the text goes on a text: no space is put before it */
+    NORMALIZER_GOES_ON, /* the text continues an earlier text, so no space is added before */
 };
 
 /* Applies steps [first, end) to the valid UTF-8 in *text. `spare` is scratch. */

@@ -361,7 +361,7 @@ static int quantifier(struct reading *r, struct strbuf *out, size_t atom)
     if (c == '*' || c == '+' || c == '?') {
         copy(r, out, 1);
         if (!ends(r) && (r->text[r->at] == '+' || r->text[r->at] == '?'))
-            copy(r, out, 1); /* possessive, lazy */
+            copy(r, out, 1); /* a possessive or a lazy quantifier */
         return 0;
     }
     size_t n = c == '{' ? repeat_length(r) : 0;

@@ -171,7 +171,8 @@ static void round_weights(const struct attention_scratch *s, uint32_t i, const f
 
 /* --- with tiles --- */
 
-/* Tiles 0 … n − 1: a (4) × the operands at b (5, 6, 7 and again 5). */
+/* Adds a × b[i] to tile register i, for i = 0 … n − 1. Register 4 holds a; registers 5, 6, 7 and
+ * again 5 hold the operands b[i]. */
 ALWAYS_INLINE void multiply_tiles(const uint8_t *a, size_t stride, const uint8_t *const b[],
                                   uint32_t n)
 {

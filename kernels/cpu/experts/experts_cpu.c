@@ -139,7 +139,7 @@ static void run_share(const struct expert_job *job, uint32_t part, uint32_t expe
                                 .high = job->high,
                                 .y_stride = stride,
                                 .sums_stride = job->sums_stride};
-    if (job->from_x) { /* a single row, of another number than its slot */
+    if (job->from_x) { /* a single row, whose number differs from its slot */
         linear.y += slot * stride;
         linear.y_stride = 0;
     }

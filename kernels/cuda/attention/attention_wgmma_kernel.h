@@ -407,7 +407,7 @@ template <typename Kv, uint32_t DIM> struct wga_consumer : wga_block<Kv, DIM> {
     static constexpr uint32_t SUMS = wga_sums(DIM);
 
     uint32_t consumer, lane;
-    uint32_t queries;              /* address of this group's */
+    uint32_t queries;              /* address of this group's queries in shared memory */
     struct attention_span seen[2]; /* spans of this thread's rows, from the first partition on */
     float max[2], sum[2];          /* max: of the products; of the scores for coded types */
     float unit[2];                 /* unit of the sums, for coded types */

@@ -19,7 +19,7 @@ enum {
     RING_HALF_ROWS = WGMMA_ROWS / RING_HALVES,
     RING_HALF_SUMS = WGMMA_SUMS / RING_HALVES,
     RING_PAIR_ROWS = WGMMA_ROWS / 2, /* gate and up: weight rows of each in a tile */
-    RING_PAIR_COLUMNS = 16,          /* those that pass through shared memory at once */
+    RING_PAIR_COLUMNS = 16,          /* columns that pass through shared memory at once */
     RING_PAIR_CHUNKS = RING_PAIR_ROWS / RING_PAIR_COLUMNS,
     RING_PAIR_TILES = RING_PAIR_COLUMNS / 8,     /* pairs of sums of a thread in a chunk */
     RING_PAIR_PITCH = 2 * RING_PAIR_COLUMNS + 8, /* floats from a token to the next */
@@ -219,7 +219,7 @@ CUDA_HD uint32_t ring_warp_token(uint32_t warp)
     return warp * WGMMA_WARP_TOKENS;
 }
 
-/* Returns a chunk's first column in a tile's. */
+/* Returns the first column of chunk i within its tile. */
 CUDA_HD uint32_t ring_chunk_column(uint32_t i)
 {
     return i * RING_PAIR_COLUMNS;

@@ -52,7 +52,7 @@ static void store_row(const struct weight_cuda *w, const uint8_t *raw, uint8_t *
     bool is_f8 = w->form == DENSE_F8;
     float values[CHUNK], limit = is_f8 ? F8_MAX_VALUE : INT8_MAX_CODE;
     *scale = largest_of(type, raw, w->base.k_total) / limit;
-    float unit = *scale > 0.0f ? *scale : 1.0f; /* the row is all zeros */
+    float unit = *scale > 0.0f ? *scale : 1.0f; /* 1 if the row is all zeros */
     raw += (size_t)w->base.k_begin * bytes;
     for (uint32_t done = 0; done < n; done += CHUNK) {
         uint32_t take = n - done < CHUNK ? n - done : CHUNK;

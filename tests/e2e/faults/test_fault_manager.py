@@ -285,7 +285,7 @@ import time
 kept = []
 while True:
     kept.append(b"x" * (1 << 20))
-    time.sleep(0.001)  # the kernel has to get on with what it is asked for
+    time.sleep(0.001)  # so that the kernel can reclaim memory and choose a process in time
 """
 
 

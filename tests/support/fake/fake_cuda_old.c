@@ -1,4 +1,5 @@
-/* fake_cuda_old.c: a libcuda.so.1 of CUDA 11.4, as far as the runtime asks before it turns away. */
+/* fake_cuda_old.c: a libcuda.so.1 of CUDA 11.4. Has only the functions that the CUDA runtime calls
+ * before it refuses the old driver. */
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *out_version);
 

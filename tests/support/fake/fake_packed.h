@@ -13,8 +13,8 @@ enum { FAKE_MAX_RANKS = 8 };
 
 struct rpc_call;
 
-/* Called at the start with the number of inherited descriptors. The memory behind them is empty,
- * full with the same script, or unusable. */
+/* Called at the start with the number of inherited descriptors. The memory behind
+ * them is empty, or filled by a worker with the same script, or unusable. */
 void fake_packed_init(size_t n_fds, bool on_gpu, const char *model_path);
 /* Fills a part of the memory half way, and with `whole` all of it. The whole memory is sealed. */
 void fake_packed_fill(bool whole);

@@ -1,5 +1,5 @@
-/* mixtral.c: Mixtral. A GGUF has it under the name llama, with experts (llama.c leads here), and Q
- * and K permuted. The chosen weights are renormalised. */
+/* mixtral.c: Mixtral. GGUF files name the architecture llama, so llama.c refers here if a file has
+ * experts. Q and K are permuted in GGUF. The chosen weights are renormalised. */
 #include "engine/model/arch/arch.h"
 
 static const struct arch_param hf_params[] = {

@@ -1,7 +1,7 @@
 /* The bits of a row do not depend on the rows beside it, nor on the pieces of its prompt. Each kind
  * of mixer, rope and FFN has a checkpoint of tests/golden/tiny. Four sequences run alone, whole,
- * and then side by side in random pieces, past window and original context. Every second sequence
- * turns by longrope's long table. */
+ * and then side by side in random pieces, past window and original context. The
+ * keys of every second sequence are rotated by longrope's long table. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

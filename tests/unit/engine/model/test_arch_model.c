@@ -332,10 +332,7 @@ static void test_rope_attn_factor_counts_in_every_scaling(void **state)
     }
 }
 
-/* arXiv 2108.12409: 8 heads have the slopes 1/2, 1/4, … 1/256. For other numbers of heads, the
- * authors' code takes the slopes of the power of two below. Then it takes every second slope of the
- * power above. */
-/* Messages printed the number of a slot, which says nothing to a stranger. */
+/* Symptom: messages printed the number of a slot, which says nothing to a stranger. */
 static void test_slots_have_names_of_their_own(void **state)
 {
     (void)state;
@@ -347,6 +344,9 @@ static void test_slots_have_names_of_their_own(void **state)
     }
 }
 
+/* arXiv 2108.12409: 8 heads have the slopes 1/2, 1/4, … 1/256. For other numbers of heads, the
+ * authors' code takes the slopes of the power of two below. The code then takes every second slope
+ * of the power above. */
 static void test_alibi_slopes(void **state)
 {
     float eight[8], f[112];

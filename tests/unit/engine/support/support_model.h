@@ -28,7 +28,7 @@ struct model_run {
     struct model_run_seq seqs[MODEL_RUN_MAX_SEQS];
     uint32_t n_seqs;
     bool generated; /* rows pushed from now on are generated tokens, not prompt */
-    bool is_long;   /* rows pushed from now on turn by longrope's long table */
+    bool is_long;   /* rows pushed from now on are rotated by longrope's long table */
     uint32_t step_seq[MODEL_RUN_MAX_SEQS]; /* sequence of the i-th sampled row */
 };
 

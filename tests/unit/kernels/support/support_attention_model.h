@@ -12,5 +12,6 @@ void attention_amx_model(const struct attention_tile *tile, void *scratch);
 
 /* Over a bf16 cache; false: not taken. */
 bool attention_bf16_model(const struct attention_tile *tile, void *scratch);
-/* Queries of a group from which it takes tiles; 0: as the product, UINT32_MAX: never. */
+/* Least number of a group's queries for which the model uses tiles. 0: the kernels' own number,
+ * UINT32_MAX: no tiles. */
 void attention_model_tiles_from(uint32_t n_queries);

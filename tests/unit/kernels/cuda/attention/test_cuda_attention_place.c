@@ -456,7 +456,8 @@ static void value_tile(const struct prefill *w, double (*d)[MMA_LANES][4],
         }
 }
 
-/* Scores are right where they are; weights of the same registers become operands. */
+/* Checks that each register holds the score of its query and position. Replaces the scores by
+ * weights, and packs these into the operands p. */
 static void weights_of(const struct prefill *w, double (*s)[MMA_LANES][4],
                        uint32_t p[PREFILL_WEIGHTS][MMA_LANES][4], uint32_t warp)
 {
