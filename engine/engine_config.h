@@ -187,7 +187,7 @@ enum engine_drafter {
     ENGINE_DRAFTER_MODEL, /* the draft model of the config */
 };
 
-/* How the reasoning of a model is told from its content (engine/request/reasoning.h). */
+/* How a model's reasoning is separated from its content (engine/request/reasoning.h). */
 enum engine_reasoning {
     ENGINE_REASONING_OFF,     /* all text is content, markers included */
     ENGINE_REASONING_SPLIT,   /* the thought may be open at the end of the prompt */

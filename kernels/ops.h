@@ -60,8 +60,9 @@ struct rope_params {
     uint32_t head_dim, n_rot; /* n_rot ≤ head_dim, even */
     const float *inv_freq;    /* [n_rot/2], on the device; includes the frequency scaling */
     float attention_factor;   /* multiplies cos and sin (YaRN, longrope), 1 otherwise */
-    /* With several tables of frequencies, inv_freq is [n_tables][n_rot/2]. Row r of the op turns by
-     * table row_tables[r], on the device. NULL: every row turns by the only table. */
+    /* With several tables of frequencies, inv_freq is [n_tables][n_rot/2]. Row r of the op is
+     * rotated by table row_tables[r]; row_tables is on the device. NULL: there is a single table.
+     */
     const uint32_t *row_tables;
 };
 

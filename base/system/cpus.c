@@ -194,7 +194,7 @@ int cpus_confine_process(const struct cpus *set, struct error *err)
 {
     uint32_t n_elsewhere;
     int rc;
-    do { /* a thread that was free until now may have started another one during the walk */
+    do { /* a thread that was free until now may have started another thread during the walk */
         n_elsewhere = 0;
         rc = confine_tasks(set, &n_elsewhere, err);
     } while (!rc && n_elsewhere);

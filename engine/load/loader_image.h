@@ -1,7 +1,7 @@
 /* loader_image.h: park copies: a rank's weights, in the device's layout, copied into a sealed memfd
- * and back. A version whose device is given to another one then returns without its file being read
- * and packed again. Threads copy slices through pinned memory. Each thread has two slices, so that
- * bus and host memory are busy at once.
+ * and back. A version whose device serves another version meanwhile then returns without its file
+ * being read and packed again. Threads copy slices through pinned memory. Each thread has two
+ * slices, so that bus and host memory are busy at once.
  *
  *     memory: [struct packed_header, PLAN_HEADER_BYTES][the device's weights_bytes] */
 #pragma once

@@ -41,8 +41,8 @@ static float least_chance(const struct scheduler *sched, uint32_t n)
     return chance > LEAST_CHANCE ? chance : LEAST_CHANCE;
 }
 
-/* Most tokens to draft for the sequence. All its rows turn by one table, so the rows of a short
- * sequence end at longrope's border. */
+/* Most tokens to draft for the sequence. A single table rotates all rows of a sequence,
+ * so the rows of a short sequence end at longrope's border. */
 static uint32_t most_drafts(const struct scheduler *sched, const struct sequence *seq)
 {
     const struct request *r = seq->request;

@@ -78,7 +78,7 @@ static inline bool sequence_decodes(const struct sequence *seq)
     return seq->n_ids && sequence_n_left(seq) == 1 && seq->n_computed;
 }
 
-/* True if a sequence of n tokens turns by longrope's long table. */
+/* True if the keys of a sequence of n tokens are rotated by longrope's long table. */
 static inline bool scheduler_is_long(const struct scheduler_config *cfg, uint32_t n)
 {
     return cfg->long_rope_after && n > cfg->long_rope_after;
@@ -182,8 +182,8 @@ void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq);
 /* True if the sequence must be computed by longrope's long table. While the prompt still gives
  * log-probabilities, the prompt alone counts: they are those of the request before it generated. */
 bool scheduler_blocks_want_long(const struct scheduler *sched, const struct sequence *seq);
-/* Frees the blocks of running sequences whose keys are turned by the wrong table of longrope.
- * These have grown over the border, or share the prompt of a choice beyond it. */
+/* Frees the blocks of running sequences whose keys are rotated by the wrong table of
+ * longrope. These sequences have grown over the border, or share the prompt of a longer choice. */
 void scheduler_blocks_cross(struct scheduler *sched);
 
 /* --- scheduler_draft.c --- */

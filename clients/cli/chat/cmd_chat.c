@@ -446,7 +446,7 @@ static int read_model_info(struct chat *chat, struct error *err)
 }
 
 /* Returns the path of the history: in the user's default state directory, even if --state-dir names
- * another one. */
+ * another directory. */
 static const char *history_path(struct chat *chat)
 {
     char dir[1024];

@@ -183,7 +183,7 @@ static int on_event(void *ctx, const char *name, const char *json, size_t n_byte
     struct stream *stream = ctx;
     struct answer *answer = stream->answer;
     struct openai_reply *reply = &stream->reply;
-    (void)name; /* an error is told from the data, whatever the event is called */
+    (void)name; /* the data shows whether the event is an error; servers use any name */
     if (n_bytes >= 6 && memcmp(json, "[DONE]", 6) == 0) {
         stream->has_end = true;
         return error_set(err, STATUS_CANCELLED, "the stream is complete");

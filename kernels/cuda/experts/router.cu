@@ -124,7 +124,8 @@ int cuda_launch_router(void *stream, const struct expert_routes *routes, const f
                        *p);
 }
 
-/* A thread counts its pairs of lower experts and of this expert, then places the latter. */
+/* Each thread counts its pairs of lower experts and of this expert. Then the thread places its
+ * pairs of this expert. */
 static __global__ void __launch_bounds__(ORDER_THREADS) order_pairs(struct expert_routes routes)
 {
     __shared__ uint32_t less[ORDER_THREADS];

@@ -1,6 +1,6 @@
 /* text_call.h: Tokenize, Detokenize and ApplyChatTemplate, which a worker of the version answers.
  * Workers own the tokenizer. Any front uses these calls. A call that finds no replica waits here.
- * If the replica is lost, another one is asked. Any thread. */
+ * If the replica is lost, another replica is asked. Any thread. */
 #pragma once
 
 #include <pthread.h>

@@ -29,8 +29,8 @@ struct openai_request {
     bool streams, include_usage, continuous_usage;
     bool has_stream_options;
     bool echoes; /* completions: the text begins with the prompt */
-    /* Completions: literals of special tokens in a text become these tokens, as peers do. Default
-     * true. */
+    /* Completions: literals of special tokens in a text become these tokens, as in vLLM and
+     * llama-server. Default true. */
     bool parses_special;
     bool returns_ids; /* extra of vLLM: token_ids */
     bool wants_logprobs;

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Sets no-new-privileges and forbids core files. When memory runs out, the kernel kills this
- * process before manager and server, which can start another one. The mode one_shot is for
+ * process before manager and server, which can start another worker. The mode one_shot is for
  * parsing a model file that may be hostile: at most 60 s of CPU time are allowed. No file may
  * grow. Standard output may grow if it is a regular file. No death signal is set: the process
  * may outlive its parent. */

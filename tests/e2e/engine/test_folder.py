@@ -108,7 +108,7 @@ def test_serve_takes_a_folder(folder, tmp_path, stubs):
                 for line in logged(path.read_text(errors="replace"), MODEL_PARTS_NOT_USED)]
         assert len(logs) == 1 and int(logs[0]["keys"]) > 0, logs
         sluice.cli("unload", "tiny-qwen3")
-        # the tokenizer belongs to the version: another one is another model
+        # the tokenizer belongs to the version: with another tokenizer the folder is another model
         blob = snapshot / "tokenizer.json"
         blob.resolve().write_text(json.dumps(tokenizer()) + " ")
         failed = sluice.cli("load", "tiny-qwen3", check=False)

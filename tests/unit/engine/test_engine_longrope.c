@@ -1,6 +1,7 @@
-/* Longrope in the engine. A sequence within the original context (32 tokens) turns by one table of
- * frequencies. A longer one turns all positions by another table. Prompts and answers cross the
- * border. Answers equal those of transformers, and those of undisturbed requests. */
+/* Longrope in the engine. The positions of a sequence within the original context (32 tokens) are
+ * rotated by the short table of frequencies. A longer sequence uses the long table for all
+ * positions. Prompts and answers cross the border. Answers equal those of transformers, and those
+ * of undisturbed requests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -137,7 +137,7 @@ static unsigned ask(const char *line, const char *headers, struct strbuf *out)
     return ask_on(dial(), line, headers, out);
 }
 
-/* Peers reflected any origin, so every site could use a server on its visitor's machine. */
+/* Other servers reflected any origin, so every site could use a server on its visitor's machine. */
 static void test_pages_of_other_sites_are_refused(void **state)
 {
     static const struct {

@@ -72,7 +72,7 @@ static void test_a_chat_stream_has_these_bytes(void **state)
     strbuf_fini(&out);
 }
 
-/* Reasoning has both names of peers, and never stands in `content`. */
+/* The reasoning has both names that other servers use, and is not in `content`. */
 static void test_reasoning_comes_under_both_names(void **state)
 {
     (void)state;
