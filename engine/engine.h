@@ -53,7 +53,7 @@ const struct chat_templates *engine_chat_templates(const struct engine *engine);
 const char *engine_draft_name(const struct engine *engine, uint32_t *out_context_tokens);
 /* "cpu/avx512/…": equal ids promise equal bits. */
 const char *engine_numerics_id(const struct engine *engine);
-/* 64 hex digits: identity of the model file (DESIGN section 6). */
+/* 64 hex digits: identity of the model file (docs/use/models.md). */
 const char *engine_weights_digest(const struct engine *engine);
 /* Longest sequence, prompt and answer: the model's limit, cut to what the KV pool holds. */
 uint32_t engine_context_tokens(const struct engine *engine);

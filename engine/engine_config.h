@@ -115,7 +115,7 @@ struct engine_config {
     void *notify_ctx;
 };
 
-/* Fills *cfg with the defaults named above and in DESIGN section 9. */
+/* Fills *cfg with the defaults. */
 void engine_config_init(struct engine_config *cfg);
 
 bool engine_is_on_gpu(const struct engine_config *cfg);

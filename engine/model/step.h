@@ -36,8 +36,9 @@ struct step_batch {
     uint32_t *seq_of_row;  /* [max_rows] */
     uint32_t *rope_tables; /* [max_rows] the table (shape.h) of the row's sequence; 0 without
                               longrope */
-    uint8_t *is_generated; /* [max_rows] 1: path D, 0: prompt token, path P (DESIGN, roles) */
-    uint32_t *seq_start;   /* [max_seqs + 1] */
+    uint8_t
+        *is_generated; /* [max_rows] 1: path D, 0: prompt token, path P (docs/house/numerics.md) */
+    uint32_t *seq_start;       /* [max_seqs + 1] */
     uint32_t *block_tables;    /* [max_seqs][max_blocks_per_seq] */
     struct step_state *states; /* [max_seqs] */
     uint32_t *sample_rows;     /* [max_seqs + n_score_rows] rows whose logits are computed */

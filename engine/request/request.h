@@ -41,8 +41,8 @@ enum {
     REQUEST_MAX_CALLER_BYTES = 256,
 };
 
-/* Checks all limits of DESIGN section 9 and of the protocol. Errors name the field. Stateless. Any
- * thread. */
+/* Checks the limits of a request (docs/use/limits.md) and the ranges of the proto's fields. Errors
+ * name the field. Stateless. Any thread. */
 int request_check(const struct engine_request *req, const struct request_limits *limits,
                   struct error *err);
 

@@ -218,8 +218,8 @@ static int check_prompt(const struct engine_request *req, const struct request_l
     return check_ids("prompt.token_ids", req->prompt_ids, req->n_prompt_ids, limits, err);
 }
 
-/* Checks the ids of a resume. They may exceed max_tokens: an update may have lowered it
- * meanwhile. */
+/* Checks the ids of a resume. They may exceed max_tokens: an update may have
+ * lowered max_tokens meanwhile. */
 static int check_resume(const struct engine_request *req, const struct request_limits *limits,
                         struct error *err)
 {

@@ -145,7 +145,8 @@ static void release_content(struct sequence *seq, const struct detokenizer_delta
     take_stop(seq, seq->request->stop_set, &stop);
 }
 
-/* Stop strings do not match in reasoning. Content before it is settled. */
+/* Stop strings do not match in reasoning. Content before the reasoning is released, because it can
+ * begin no stop string any more. */
 static void release_reasoning(struct sequence *seq, const char *text, size_t n_bytes,
                               uint32_t n_ids)
 {

@@ -1,5 +1,5 @@
-/* http_metrics.h: a figure of the HTTP server that serves /metrics, among these metrics. At start;
- * single-threaded. */
+/* http_metrics.h: adds the refusals of the HTTP server that serves /metrics to the metrics. At
+ * start; single-threaded. */
 #pragma once
 
 struct error;

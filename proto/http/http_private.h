@@ -104,8 +104,8 @@ struct http_loop {
     struct strbuf draft; /* output of `next` */
     struct strbuf spare; /* empty memory for the output of a connection that has none */
     pthread_mutex_t lock;
-    struct http_exchange *kicks,
-        **last_kick; /* under the lock, as are the fields up to `drains` and is_closed */
+    /* under the lock: the fields up to `drains`, and is_closed */
+    struct http_exchange *kicks, **last_kick;
     struct http_accepted *accepted; /* for this loop; owned */
     size_t n_accepted, accepted_capacity;
     bool stops, drains;

@@ -40,7 +40,7 @@ enum http_limit {
     HTTP_LIMIT_HEADER_BYTES,
     HTTP_LIMIT_BODY_BYTES,
     HTTP_LIMIT_REQUEST_TIME,
-    HTTP_LIMIT_REQUESTS,    /* a connection's last request */
+    HTTP_LIMIT_REQUESTS,    /* a connection has sent max_requests */
     HTTP_LIMIT_IDLE,        /* a connection without a request for too long */
     HTTP_LIMIT_ANSWER_TIME, /* a whole answer that the client does not take */
     N_HTTP_LIMITS

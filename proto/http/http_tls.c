@@ -33,7 +33,7 @@ static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *n
     return SSL_TLSEXT_ERR_OK;
 }
 
-/* Makes the context again if the files were reloaded. The old one stays if that fails. */
+/* Makes a new context if the files were reloaded. The old context stays if that fails. */
 static bool refresh(struct http_tls *tls)
 {
     uint64_t generation = rpc_tls_generation(tls->files);
@@ -50,7 +50,7 @@ static bool refresh(struct http_tls *tls)
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                   SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF);
-    /* Without it OpenSSL refuses to resume a session that has a client certificate. */
+    /* Without this id OpenSSL refuses to resume a session that has a client certificate. */
     (void)SSL_CTX_set_session_id_context(context, http_1_1, sizeof(http_1_1) - 1);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);

@@ -41,7 +41,7 @@ struct http_wire {
     enum phase phase;
     int fd;
     SSL *ssl;
-    const struct addrinfo *address; /* the one that is tried */
+    const struct addrinfo *address; /* the address that is tried */
     ev_io reader, writer;
     ev_timer timer, soon; /* soon: reports the failure of a send that failed at once */
     struct strbuf request;
@@ -223,7 +223,7 @@ static bool begin_connect(struct http_wire *wire)
     return true;
 }
 
-/* Connects to wire->address, or to the next one that works. */
+/* Connects to wire->address, or to the next address that works. */
 static void open_next(struct http_wire *wire)
 {
     int err_no = EHOSTUNREACH;
@@ -373,7 +373,9 @@ static bool take_bytes(struct http_wire *wire, const char *bytes, size_t n)
     }
     if (wire->response.state != HTTP_RESPONSE_OVER)
         return true;
-    if (used < n || wire->n_sent < wire->request.n_bytes) /* the connection is out of step */
+    if (used < n ||
+        wire->n_sent <
+            wire->request.n_bytes) /* bytes behind the response, or a request not all sent */
         wire->response.keeps_open = false;
     end_request(wire, &err);
     return false;

@@ -112,7 +112,7 @@ struct rpc_server_config {
  * max_connections. Depends on the current RLIMIT_NOFILE. */
 uint32_t rpc_server_lingering_files(void);
 
-/* Sets the limits of DESIGN section 9: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s.
+/* Sets the default limits: 4 MiB, 16 KiB, 64 KiB pending, 100 streams, 60 s / 20 s.
  * Also 2 threads, 4,096 calls, 1,024 connections, 500 resets per second, 10 s for the handshake. */
 void rpc_server_config_init(struct rpc_server_config *config);
 

@@ -32,7 +32,8 @@ int http_body_end(struct http_body *body);
 int http_body_bad(struct http_body *body, const char *name, const char *rule);
 int http_body_no_memory(struct http_body *body);
 
-/* In an object: the next key; NULL: the object has ended. Its value must be read or skipped. */
+/* In an object: the next key; NULL: the object has ended. The caller must then read or
+ * skip the value. */
 int http_body_key(struct http_body *body, const char **out_key);
 /* In a list: *out_more tells whether another element follows. */
 int http_body_more(struct http_body *body, bool *out_more);
@@ -59,7 +60,7 @@ int http_body_texts(struct http_body *body, const char *name, char ***out, size_
 int http_body_ids(struct http_body *body, const char *name, uint32_t **out, size_t *out_n);
 /* The JSON text of any value, unchanged and terminated. */
 int http_body_raw(struct http_body *body, char **out);
-/* The same of an object. */
+/* The JSON text of an object, unchanged and terminated. */
 int http_body_object(struct http_body *body, const char *name, char **out);
 
 /* Makes room for one more element in a list of n elements in the arena. Returns the list, which may

@@ -19,7 +19,7 @@
 
 enum { MAX_REQUEST_ID = 128, MAX_LINE = 512, RETRY_MS = 1000 };
 
-/* An address. */
+/* An address of --http-listen, with its server. */
 struct listener {
     struct http_front *front;
     struct http_server *server; /* NULL: closed; under the front's lock */

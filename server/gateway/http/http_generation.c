@@ -16,7 +16,8 @@
 #include "server/gateway/relay/relay.h"
 
 static const char ping[] = ": ping\n\n";
-/* More than a few tokens: a sequence may be paused until they are taken. */
+/* Text of a few tokens. With more unsent text the sequence may be paused until the client has taken
+ * the text. */
 enum { SMALL_BYTES = 4 << 10 };
 
 /* A prompt. The sink may live longer than the exchange's answer. */
@@ -231,7 +232,7 @@ static void next_of_stream(struct http_generation *group, struct http_out *out, 
     group->put_ns = now_ns;
     if (ends)
         http_out_finish(out);
-    else if (text->n_bytes < SMALL_BYTES) /* the relay may wait until the client takes the text */
+    else if (text->n_bytes < SMALL_BYTES) /* after more text the relay may wait for `next` */
         http_out_rest(out);
 }
 

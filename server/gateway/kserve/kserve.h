@@ -17,7 +17,8 @@ struct dispatch;
 struct kserve_command;
 struct service;
 
-/* The paths of the RPCs that need an operator begin so (access_config.control_prefix). */
+/* The paths of the RPCs that need an operator begin with this text (access_config.control_prefix).
+ */
 #define KSERVE_CONTROL_PREFIX "/inference.GRPCInferenceService/Repository"
 
 /* The context of every handler. */
@@ -35,7 +36,7 @@ void kserve_fini(struct kserve *kserve);
 void kserve_table(struct kserve *kserve, struct rpc_service *out_table);
 /* Ticker thread: answers the commands that the routes show. */
 void kserve_tick(struct kserve *kserve, int64_t now_ns);
-/* Ends all of them: no routes come any more. */
+/* Ends all waiting commands, because the server gets no more routes. */
 void kserve_end(struct kserve *kserve);
 
 /* --- between the files --- */

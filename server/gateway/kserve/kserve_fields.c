@@ -364,7 +364,7 @@ static int take_nothing(struct setter *s)
     return 0;
 }
 
-/* Only a beam of one is built. */
+/* A beam width; only 1 is built. */
 static int take_one(struct setter *s)
 {
     uint64_t n = 0;
@@ -454,7 +454,7 @@ static const struct kserve_field fields[] = {
     {"timeout", KSERVE_PARAMETER, NULL, NULL, set_timeout, NO_PLACE},
     {"triton_enable_empty_final_response", KSERVE_PARAMETER, NULL, NULL, set_flag,
      .at = AT(empty_final)},
-    /* Nothing is padded here, and a beam of one has no length penalty. */
+    /* Nothing is padded here, and a beam of width 1 has no length penalty. */
     {"pad_id", NO_JSON, NULL, NULL, take_nothing, NO_PLACE},
     {"length_penalty", ANY, NULL, NULL, take_nothing, NO_PLACE},
     {"early_stopping", ANY, NULL, NULL, take_nothing, NO_PLACE},

@@ -245,7 +245,7 @@ static void add_config_tensors(struct arena *arena, Inference__ModelConfig *conf
     }
 }
 
-/* `text` NULL: the number. */
+/* Adds a parameter with the value `text`, or with the number if `text` is NULL. */
 static void add_parameter(struct arena *arena, Inference__ModelConfig *config, const char *key,
                           const char *text, uint64_t number)
 {

@@ -5,7 +5,8 @@
 
 struct dispatch;
 
-/* A server without models is ready where the manager can load some. A server that ends is not. */
+/* A server without models is ready where the manager can load some. A server that drains is
+ * not ready. */
 bool kserve_models_server_is_ready(struct dispatch *dispatch);
 /* True if a version of the model takes requests, or wakes for one. Empty version: any. */
 bool kserve_models_is_ready(struct dispatch *dispatch, const char *name, const char *version);

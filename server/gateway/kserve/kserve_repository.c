@@ -145,7 +145,7 @@ void kserve_tick(struct kserve *kserve, int64_t now_ns)
     while (list) {
         struct kserve_command *command = list;
         list = command->next;
-        /* After ROUTES_MS another command may have undone this one. */
+        /* After ROUTES_MS another command may have undone this command. */
         if (is_shown(command) || now_ns - command->done_ns > ROUTES_MS * NS_PER_MS ||
             rpc_call_cancelled(command->call))
             reply(command);
@@ -347,7 +347,7 @@ static int read_load(struct kserve_command *command,
     return rc;
 }
 
-/* Finds the version that a load names: the one registered last where it names none. */
+/* Finds the version that a load names; without a name, the version that was registered last. */
 static const Sluice__Manager__V1__ModelVersion *
 find_version(const struct kserve_command *command, const Sluice__Manager__V1__Model *model)
 {
@@ -458,7 +458,7 @@ static const char *state_name(Sluice__Manager__V1__ModelVersionState state)
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_READY:
         return "READY";
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_LOADING:
-        return reason_name(REASON_LOADING); /* the same word */
+        return reason_name(REASON_LOADING); /* state and reason share the text "LOADING" */
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_UNLOADING:
         return "UNLOADING";
     default:

@@ -1,6 +1,6 @@
 /* kserve_http_answer.h: writes answers of Triton's generate extension: an object with an output per
- * name, or events with such objects. An output with a single element is the element itself, another
- * one is a list. Plain functions; the state belongs to the caller. */
+ * name, or events with such objects. An output with a single element is the element itself. An
+ * output with several elements is a list. Plain functions; the state belongs to the caller. */
 #pragma once
 
 #include <stdint.h>

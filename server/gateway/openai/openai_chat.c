@@ -13,7 +13,8 @@ enum { NAME_BYTES = 96 };
 
 /* --- content --- */
 
-/* The text of a part is in the key of its type, or in "text". */
+/* True for the type of a part with a text. The text is in the key "text" or
+ * "refusal". */
 static bool is_text_type(const char *type)
 {
     static const char *const types[] = {"text", "input_text", "output_text", "refusal"};

@@ -30,7 +30,8 @@ static const struct rename renames[] = {
     {"chat.", "", NULL},
 };
 
-/* True if the name ends, or the prefix ends with a point. */
+/* True if `field` is `from` or a part of `from`, such as an element. A `from` that ends with a
+ * point matches every field below. */
 static bool begins(const char *field, const char *from)
 {
     size_t n = strlen(from);

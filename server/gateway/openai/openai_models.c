@@ -15,7 +15,8 @@
 #include "server/gateway/openai/openai_request.h"
 #include "server/gateway/replicas/replicas.h"
 
-/* Writes a model object. An empty version: the model, whose traffic rule chooses. */
+/* Writes a model object. `version` empty: the entry of the model itself; requests to that name get
+ * a version by the traffic rule. */
 static void write_model(const struct openai_models *models, const route *r, const char *version,
                         struct strbuf *out)
 {

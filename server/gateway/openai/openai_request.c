@@ -15,8 +15,8 @@ struct reader {
     struct http_body body;
 };
 
-/* Reads the value of a field, which is not null. */
 struct field;
+/* Reads the value of a field, which is not null. */
 typedef int read_fn(struct reader *r, const struct field *field);
 
 struct field {
@@ -264,7 +264,8 @@ static int read_modalities(struct reader *r, const struct field *field)
     return rc;
 }
 
-/* The template or the tokenizer decides; only the value that says so is built. */
+/* A chat's template adds the special tokens, and the tokenizer adds those of a plain prompt. Only
+ * the value for this behaviour is built: false for a chat, true for a prompt. */
 static int read_add_special_tokens(struct reader *r, const struct field *field)
 {
     bool value = false;
@@ -457,7 +458,7 @@ static void set_defaults(struct openai_request *out)
         out->stopping.max_tokens = DEFAULT_MAX_TOKENS;
     }
     if (!out->chat.has_add_generation_prompt && out->chat.continue_final_message)
-        out->chat.has_add_generation_prompt = true; /* and false */
+        out->chat.has_add_generation_prompt = true; /* with the value false */
     out->output.logprobs = out->wants_logprobs;
     out->output.return_full_text = out->echoes;
     out->output.return_prompt_token_ids = out->returns_ids;

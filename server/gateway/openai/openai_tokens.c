@@ -230,7 +230,7 @@ static int check_encode(struct tokens *tokens, struct error *err)
         request->input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_CHAT;
         request->chat = &tokens->chat;
         if (tokens->chat.continue_final_message && !tokens->chat.has_add_generation_prompt)
-            tokens->chat.has_add_generation_prompt = true; /* and false */
+            tokens->chat.has_add_generation_prompt = true; /* with the value false */
     } else if (request->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT__NOT_SET) {
         return error_field(err, "prompt", "is missing; give prompt or messages");
     }

@@ -189,7 +189,8 @@ static void take_tokens(struct tgi_answer *answer, const struct relay_frame *fra
         hold_token(answer, &token);
         begin = frame->text_ends[i];
     }
-    strbuf_add_str(&answer->text, tokens->text + (begin - frame->text_begin)); /* without id */
+    strbuf_add_str(&answer->text,
+                   tokens->text + (begin - frame->text_begin)); /* text that belongs to no id */
     answer->goes_on = frame->more;
 }
 

@@ -1,4 +1,4 @@
-"""GPUs that fail (FAULTS.md F31, F32, F33): NVML's reports, the effect of each Xid, devices that are put aside and
+"""GPUs that fail (F31, F32, F33): NVML's reports, the effect of each Xid, devices that are put aside and
 released. The GPUs are those of fake_worker.c and fake_nvml.c. The last tests use the real worker on an emulated GPU,
 if the emulation is built."""
 import json

@@ -19,7 +19,7 @@ ENDS = "The end."  # the sample model's answer has an end token
 
 @pytest.fixture(scope="module")
 def tgi(tmp_path_factory, stubs):
-    """The sample model as "smol", over HTTP, too."""
+    """The sample model as "smol", over gRPC and HTTP."""
     sluice = Sluice(tmp_path_factory.mktemp("state"), stubs)
     port = free_port()
     sluice.url = f"http://127.0.0.1:{port}"

@@ -27,7 +27,7 @@ struct server {
     int fd;
     uint16_t port;
     pthread_t thread;
-    char request[4096]; /* the last one */
+    char request[4096]; /* the last request */
 };
 
 static void answer(struct server *server, int fd)

@@ -1,5 +1,5 @@
-/* Tests that the table of limits is complete, has no duplicates, and has the defaults of DESIGN
- * section 9. */
+/* Tests that the table of limits is complete, has no duplicates, and has the expected
+ * defaults. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -122,7 +122,7 @@ static void pass_the_limit(uint64_t n)
     assert_int_equal(c.slow_readers, n);
 }
 
-/* FAULTS.md F18: the reader takes a byte a second and never completes a message. */
+/* F18, a slow reader: the reader takes a byte a second and never completes a message. */
 static void test_reader_when_it_takes_a_byte_at_a_time_then_it_ends_and_holds_nobody(void **state)
 {
     (void)state;
