@@ -36,7 +36,8 @@ struct http_generation {
     struct dispatch *dispatch;
     const struct http_generation_ops *ops;
     void *surface;
-    bool streams, has_failed;
+    bool streams;
+    const struct error *failure; /* of the part that failed first; NULL: none has failed */
     uint32_t ping_ms;
     int64_t put_ns; /* when the client last got something, or when the request came */
     char caller[CALLER_BYTES];
@@ -176,7 +177,8 @@ static void try_again(struct http_generation *group, size_t i)
 
 /* --- the answer --- */
 
-static const struct error *first_error(const struct http_generation *group)
+/* Only before the other parts are cancelled: their errors are not the request's. */
+static const struct error *find_error(const struct http_generation *group)
 {
     for (size_t i = 0; i < group->n_parts; i++)
         if (group->parts[i]->error)
@@ -211,7 +213,7 @@ static void begin_stream(struct http_generation *group, struct http_out *out)
 
 static void next_of_stream(struct http_generation *group, struct http_out *out, struct strbuf *text)
 {
-    const struct error *err = first_error(group);
+    const struct error *err = group->failure;
     bool ends = err || all_over(group);
     int64_t now_ns = clock_now_ns();
     /* The wake-up may come a little early by this clock. */
@@ -238,7 +240,7 @@ static void next_of_stream(struct http_generation *group, struct http_out *out, 
 
 static void next_of_whole(struct http_generation *group, struct http_out *out)
 {
-    const struct error *err = first_error(group);
+    const struct error *err = group->failure;
     struct http_reply reply = {
         .status = 200, .content_type = "application/json", .headers = group->headers};
     if (!all_over(group))
@@ -259,7 +261,7 @@ static void deliver_all(struct http_generation *group, struct http_out *out, str
         struct writer writer = {part, text};
         if (!part->is_over)
             relay_deliver_all(part->relay, &part->base, put_frame, &writer);
-        if (part->error && !group->has_failed && !text->n_bytes && !http_out_has_begun(out))
+        if (part->error && !group->failure && !text->n_bytes && !http_out_has_begun(out))
             try_again(group, i);
     }
     if (group->streams && group->ops->flush)
@@ -271,9 +273,10 @@ static void next(void *arg, struct http_out *out)
     struct http_generation *group = arg;
     struct strbuf *text = http_out_text(out);
     deliver_all(group, out, text);
-    if (!group->has_failed && first_error(group)) {
-        group->has_failed = true;
-        cancel_all(group, "another prompt of the request failed");
+    if (!group->failure) {
+        group->failure = find_error(group);
+        if (group->failure)
+            cancel_all(group, "another prompt of the request failed");
     }
     if (strbuf_failed(text))
         http_exchange_abort(group->http);

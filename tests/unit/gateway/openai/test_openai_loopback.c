@@ -270,6 +270,26 @@ static void test_errors_have_a_status_until_the_first_text(void **state)
     strbuf_fini(&answer);
 }
 
+/* A prompt that fails cancels the others. The answer was the cancellation of the first prompt,
+ * which is a 500, in place of the error of the prompt that failed. */
+static void test_a_failed_batch_answers_with_the_error_that_came_first(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"model\":\"m\",\"prompt\":[\"a\",\"bb\"],"
+                               "\"max_tokens\":100000}";
+    struct strbuf answer = {0};
+    fixture_init(&f);
+    f.workers[0].fail_status = STATUS_RESOURCE_EXHAUSTED;
+    f.workers[0].fail_reason = "QUEUE_FULL";
+    f.workers[0].fail_prompt = 2;
+    f.workers[0].step_us = 5000;
+    start(1);
+    assert_int_equal(ask("POST", "/v1/completions", body, &answer), 429);
+    assert_non_null(strstr(strbuf_str(&answer), "\"code\":\"queue_full\""));
+    strbuf_fini(&answer);
+    fixture_stop(&f);
+}
+
 static void test_statuses_and_fields_of_refusals(void **state)
 {
     (void)state;
@@ -403,6 +423,7 @@ int main(void)
         cmocka_unit_test_setup(test_a_client_that_leaves_is_cancelled, forget),
         cmocka_unit_test_setup(test_a_silent_stream_gets_comments, forget),
         cmocka_unit_test_setup(test_errors_have_a_status_until_the_first_text, forget),
+        cmocka_unit_test_setup(test_a_failed_batch_answers_with_the_error_that_came_first, forget),
         cmocka_unit_test_setup(test_statuses_and_fields_of_refusals, forget),
         cmocka_unit_test_setup(test_a_batch_of_prompts_gives_choices_in_order, forget),
         cmocka_unit_test_setup(test_models_are_listed, forget),

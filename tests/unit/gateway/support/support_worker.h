@@ -34,6 +34,7 @@ struct fake_worker {
     uint32_t stop_after; /* the worker makes no more than these tokens per choice */
     int fail_status;     /* not 0: each request fails with this status after fail_after tokens */
     uint32_t fail_after;
+    uint32_t fail_prompt; /* not 0: only requests with a prompt of this many ids fail */
     const char *fail_reason;
     uint32_t bad_choice;     /* not 0: the worker answers for this choice */
     bool talks_on;           /* the first choice ends early, and continues after its end */

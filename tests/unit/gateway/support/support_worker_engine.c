@@ -217,7 +217,9 @@ void fake_session_step(struct fake_worker *worker, struct fake_session *session)
             items[n] = split_end(&arena, worker, r, i);
             n += items[n] != NULL;
         }
-        if (worker->fail_status && !r->failed && r->n_generated[0] >= worker->fail_after)
+        bool is_meant = !worker->fail_prompt || r->n_prompt == worker->fail_prompt;
+        if (worker->fail_status && is_meant && !r->failed &&
+            r->n_generated[0] >= worker->fail_after)
             r->failed = true;
     }
     worker->progress += n != 0;
