@@ -211,6 +211,13 @@ static void begin_stream(struct http_generation *group, struct http_out *out)
     http_out_begin(out, 200, "text/event-stream; charset=utf-8", headers);
 }
 
+/* Frames that put no byte leave nothing that the client could take. */
+static void take_silent_frames(struct http_generation *group)
+{
+    for (size_t i = 0; i < group->n_parts; i++)
+        relay_taken(group->parts[i]->relay, &group->parts[i]->base);
+}
+
 static void next_of_stream(struct http_generation *group, struct http_out *out, struct strbuf *text)
 {
     const struct error *err = group->failure;
@@ -224,8 +231,10 @@ static void next_of_stream(struct http_generation *group, struct http_out *out, 
     }
     if (!ends && !text->n_bytes && is_silent)
         strbuf_add_str(text, ping);
-    if (!ends && !text->n_bytes)
+    if (!ends && !text->n_bytes) {
+        take_silent_frames(group);
         return;
+    }
     begin_stream(group, out);
     if (err)
         group->ops->fail(group->surface, err, text);

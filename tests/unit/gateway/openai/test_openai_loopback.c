@@ -239,6 +239,29 @@ static void test_a_silent_stream_gets_comments(void **state)
     fixture_stop(&f);
 }
 
+/* A stream in a long prefill was cut as a slow reader: the report of the prompt puts no byte, so no
+ * byte that a client could take ever settled it. A comment comes, which shows that time passed. */
+static void test_a_long_prefill_is_no_slow_reader(void **state)
+{
+    (void)state;
+    struct strbuf answer = {0};
+    fixture_init(&f);
+    f.workers[0].starts = true;
+    f.workers[0].stop_after = 0; /* nothing follows the report */
+    f.config.limits.slow_reader_ms = 300;
+    start(1);
+    f.gateway->surfaces.openai.ping_ms = 2500;
+    int fd = send_request("POST", "/v1/completions", STREAM "\"max_tokens\":3}");
+    read_until(fd, ": ping\n\n", &answer);
+    assert_non_null(strstr(strbuf_str(&answer), ": ping\n\n"));
+    fake_worker_stop_after(&f.workers[0], 3);
+    read_until(fd, NULL, &answer);
+    assert_non_null(strstr(strbuf_str(&answer), "data: [DONE]\n\n"));
+    close(fd);
+    strbuf_fini(&answer);
+    fixture_stop(&f);
+}
+
 /* --- errors --- */
 
 /* An error before the first text is a status; an error behind it is an event of the stream. */
@@ -422,6 +445,7 @@ int main(void)
         cmocka_unit_test_setup(test_a_lost_worker_leaves_no_trace_in_the_stream, forget),
         cmocka_unit_test_setup(test_a_client_that_leaves_is_cancelled, forget),
         cmocka_unit_test_setup(test_a_silent_stream_gets_comments, forget),
+        cmocka_unit_test_setup(test_a_long_prefill_is_no_slow_reader, forget),
         cmocka_unit_test_setup(test_errors_have_a_status_until_the_first_text, forget),
         cmocka_unit_test_setup(test_a_failed_batch_answers_with_the_error_that_came_first, forget),
         cmocka_unit_test_setup(test_statuses_and_fields_of_refusals, forget),
