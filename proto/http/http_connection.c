@@ -286,14 +286,30 @@ static bool send_answer(struct http_connection *connection)
     return false;
 }
 
-/* Does all that the received bytes allow. */
+/* Leaves the loop to others, or goes on to read. A writer that is ready fires in the next turn of
+ * the loop, beside the events of the others. */
+static void set_yield(struct http_connection *connection, bool yields)
+{
+    struct ev_loop *ev = connection->loop->ev;
+    if (yields) {
+        ev_io_stop(ev, &connection->reader); /* further requests wait at the client */
+        ev_io_start(ev, &connection->writer);
+    } else if (connection->yields && connection->phase != HTTP_DEAD) {
+        ev_io_start(ev, &connection->reader);
+    }
+    connection->yields = yields;
+}
+
+/* Does all that the received bytes allow, up to HTTP_MAX_TURN answers. */
 static void progress(struct http_connection *connection)
 {
-    bool goes_on = true;
+    bool goes_on = true, yields = false;
+    unsigned n_answers = 0;
     while (goes_on) {
         switch (connection->phase) {
         case HTTP_IDLE:
-            goes_on = connection->in.n_bytes > 0;
+            yields = connection->in.n_bytes > 0 && n_answers >= HTTP_MAX_TURN;
+            goes_on = connection->in.n_bytes > 0 && !yields;
             if (goes_on)
                 enter(connection, HTTP_IN_HEAD);
             break;
@@ -309,12 +325,14 @@ static void progress(struct http_connection *connection)
             goes_on = send_answer(connection);
             if (goes_on)
                 after_answer(connection);
+            n_answers += goes_on;
             break;
         default:
             strbuf_clear(&connection->in);
             goes_on = false;
         }
     }
+    set_yield(connection, yields);
     if (!connection->in.n_bytes) {
         strbuf_fini(&connection->in);
         strbuf_init(&connection->in, 0);
@@ -361,7 +379,7 @@ static void read_some(struct http_connection *connection)
         return;
     }
     progress(connection);
-    if (result == HTTP_IO_ENDED && connection->phase != HTTP_DEAD)
+    if (result == HTTP_IO_ENDED && connection->phase != HTTP_DEAD && !connection->yields)
         on_end(connection);
     /* A client that sends far ahead loses these requests, but not its answer. Its bytes are read,
      * because a close is only seen behind them. */
@@ -396,7 +414,7 @@ static void on_writable(struct ev_loop *ev, ev_io *watcher, int events)
     } else {
         progress(connection);
     }
-    if (connection->phase != HTTP_DEAD && !is_sending(connection))
+    if (connection->phase != HTTP_DEAD && !connection->yields && !is_sending(connection))
         ev_io_stop(ev, watcher);
     settle(connection);
 }

@@ -88,6 +88,7 @@ struct http_connection {
     bool is_cut;    /* the answer was aborted: the client must see that */
     bool drops;     /* too many bytes came ahead; what follows is dropped */
     bool has_ended; /* the client has closed its sending half */
+    bool yields;    /* requests wait in `in` for the loop's next turn, which the writer brings */
     struct http_peer peer;
 };
 
@@ -114,6 +115,7 @@ struct http_loop {
 };
 
 enum { HTTP_SCRATCH_BYTES = 64 << 10, HTTP_SWEEP_MS = 250, HTTP_LINGER_MS = 1000 };
+enum { HTTP_MAX_TURN = 16 };          /* requests of a connection in one turn of its loop */
 enum { HTTP_SPARE_BYTES = 64 << 10 }; /* more memory is freed */
 enum { HTTP_DRAIN_MS = 1000 };        /* time for a last request of an idle connection */
 

@@ -1,6 +1,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -390,6 +391,76 @@ static void test_without_descriptors_it_waits_and_then_serves(void **state)
         fail_msg("%.0f ms of CPU in %d ms", cpu_ms, PAUSE_MS);
 }
 
+/* --- requests in advance --- */
+
+static struct {
+    int go;                             /* the first page waits for a byte from this pipe */
+    _Atomic unsigned n_pages, n_before; /* n_before: pages before the request of the other client */
+} turns;
+
+static void count_page(void *arg, struct http_reply *reply)
+{
+    char byte;
+    (void)arg;
+    if (atomic_fetch_add(&turns.n_pages, 1) == 0)
+        assert_int_equal(read(turns.go, &byte, 1), 1);
+    strbuf_add_str(&reply->body, "page\n");
+}
+
+static void other_page(void *arg, struct http_reply *reply)
+{
+    (void)arg;
+    atomic_store(&turns.n_before, atomic_load(&turns.n_pages));
+    strbuf_add_str(&reply->body, "other\n");
+}
+
+/* A client that sends many requests in advance held the loop until all of them were answered. The
+ * other clients of the loop, and supervision on a manager's loop, waited meanwhile. */
+static void test_requests_in_advance_leave_turns_to_others(void **state)
+{
+    enum { N = 800, ANSWER_BYTES = 512 };
+    static const char request[] = "GET /page HTTP/1.1\r\n" HOST "\r\n";
+    static const struct http_route pages[] = {{.path = "/page", .page = count_page},
+                                              {.path = "/other", .page = other_page}};
+    struct http_server_config config;
+    struct http_server *server;
+    struct error err;
+    struct strbuf requests = {0};
+    int go[2];
+    char *answers = calloc(N, ANSWER_BYTES), answer[2048];
+    (void)state;
+    assert_non_null(answers);
+    assert_int_equal(pipe(go), 0);
+    turns.go = go[0];
+    http_server_config_init(&config);
+    config.listen = "127.0.0.1:0";
+    config.routes = pages;
+    config.n_routes = 2;
+    config.n_threads = 1;
+    assert_int_equal(http_server_create(&config, &server, &err), 0);
+    for (int i = 0; i + 1 < N; i++)
+        strbuf_add_str(&requests, request);
+    strbuf_add_str(&requests, "GET /page HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n");
+    int fd = dial(server);
+    put(fd, requests.data, requests.n_bytes);
+    int other = dial(server);
+    put(other, "GET /other HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n", 51);
+    assert_int_equal(write(go[1], "x", 1), 1);
+    take(other, answer, sizeof(answer), WAIT_MS);
+    assert_int_equal(status_of(answer), 200);
+    assert_in_range(turns.n_before, 0, N / 4);
+    take(fd, answers, (size_t)N * ANSWER_BYTES, WAIT_MS);
+    assert_int_equal(count(answers, "HTTP/1.1 200"), N);
+    assert_int_equal(count(answers, "page\n"), N);
+    close(fd);
+    close(other);
+    close(go[0]);
+    close(go[1]);
+    http_server_destroy(server);
+    strbuf_fini(&requests);
+    free(answers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_a_request_that_drips_is_ended),
         cmocka_unit_test(test_silent_connections_are_bounded_and_ended),
         cmocka_unit_test(test_without_descriptors_it_waits_and_then_serves),
+        cmocka_unit_test(test_requests_in_advance_leave_turns_to_others),
         cmocka_unit_test(test_a_port_in_use_is_told_with_its_holder),
         cmocka_unit_test(test_unix_sockets_are_private_and_leave_nothing),
     };
