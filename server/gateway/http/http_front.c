@@ -161,8 +161,9 @@ static bool check_origin(const struct listener *listener, struct http_exchange *
                       "them");
     add_line(exchange, "Access-Control-Allow-Origin", origin);
     http_exchange_add_header(exchange, "Vary: Origin");
-    http_exchange_add_header(
-        exchange, "Access-Control-Expose-Headers: X-Request-Id, Retry-After, X-Sluice-Ignored");
+    http_exchange_add_header(exchange, "Access-Control-Expose-Headers: X-Request-Id, Retry-After, "
+                                       "Retry-After-Ms, X-Should-Retry, X-Sluice-Ignored, "
+                                       "X-Sluice-Changed");
     if (head->method == HTTP_OPTIONS && http_head_header(head, "access-control-request-method"))
         return reply_preflight(exchange);
     return false;

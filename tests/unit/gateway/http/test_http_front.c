@@ -187,6 +187,31 @@ static void test_pages_of_other_sites_are_refused(void **state)
     stop();
 }
 
+/* Pages in a browser did not see the headers that OpenAI's client library obeys when it tries
+ * again.
+ */
+static void test_pages_may_read_every_header_of_ours(void **state)
+{
+    static const char *const names[] = {"X-Request-Id", "X-Sluice-Ignored", "X-Sluice-Changed",
+                                        "Retry-After",  "Retry-After-Ms",   "X-Should-Retry"};
+    struct strbuf answer = {0};
+    (void)state;
+    start("127.0.0.1:0", "", false);
+    assert_int_equal(ask("GET /v1/x", "Host: localhost\r\nOrigin: http://localhost\r\n", &answer),
+                     200);
+    const char *list = strstr(strbuf_str(&answer), "Access-Control-Expose-Headers: ");
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *at = list ? strstr(list, names[i]) : NULL;
+        size_t n = strlen(names[i]);
+        while (at && at[n] != ',' && at[n] != '\r') /* the begin of a longer name */
+            at = strstr(at + n, names[i]);
+        if (!at || at > strstr(list, "\r\n"))
+            fail_msg("%s is not exposed", names[i]);
+    }
+    strbuf_fini(&answer);
+    stop();
+}
+
 /* With DNS rebinding the name of another site leads to a loopback address. */
 static void test_names_of_other_sites_lead_nowhere(void **state)
 {
@@ -337,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pages_of_other_sites_are_refused),
+        cmocka_unit_test(test_pages_may_read_every_header_of_ours),
         cmocka_unit_test(test_names_of_other_sites_lead_nowhere),
         cmocka_unit_test(test_keys_come_in_either_header_and_not_in_both),
         cmocka_unit_test(test_several_addresses_serve),
