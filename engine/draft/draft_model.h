@@ -63,7 +63,7 @@ const struct executor_plan *draft_model_memory(const struct draft_model *model);
 uint64_t draft_model_graphs_taken(const struct draft_model *model);
 /* Like executor_progress_counter(). */
 uint64_t draft_model_progress_counter(const struct draft_model *model);
-/* Longest sequence that it can draft for. */
+/* Returns the longest sequence for which the draft model can draft. */
 uint32_t draft_model_context(const struct draft_model *model);
 const char *draft_model_name(const struct draft_model *model);
 

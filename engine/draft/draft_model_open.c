@@ -9,8 +9,8 @@
 
 enum { PROBE_TOKENS = 1, LONGEST_CHUNK = 256 };
 
-/* The target's config, with all layers on its first rank, or on the GPU of its head. The context is
- * given. */
+/* The target's config with the given context. All layers are on its first rank, or on the GPU of
+ * its head. */
 static struct executor_config config_of(const struct executor_config *target,
                                         uint32_t context_tokens)
 {

@@ -313,7 +313,7 @@ CUDA_HD uint32_t wgmma_n_tiles(const struct dense_job *job)
     return n;
 }
 
-/* Returns tile i of these. */
+/* Returns tile i of the job. */
 CUDA_HD struct wgmma_tile wgmma_tile_of(const struct dense_job *job, uint32_t i)
 {
     struct wgmma_tile tile = {0, i};

@@ -78,8 +78,8 @@ static bool is_over(struct text_call *call)
     return over;
 }
 
-/* True if the replica was lost. A dead replica gives no reason. An ending one gives a reason, or
- * gRPC cancels the call at the very end. */
+/* True if the replica was lost. A dead replica gives no reason. A replica that ends gives a reason,
+ * or gRPC cancels the call at the very end. */
 static bool is_lost(struct text_call *call, const struct error *status)
 {
     if (status->status == STATUS_CANCELLED)

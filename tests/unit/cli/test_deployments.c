@@ -53,7 +53,8 @@ static char *default_line(const struct fixture *f, const char *version)
     return text;
 }
 
-/* Symptom: a load of version 2 moved all requests without a version and said nothing. */
+/* Symptom: a load of version 2 moved all requests without a version, and no message told the
+ * user. */
 static void test_load_when_newer_than_the_default_then_names_both_versions(void **state)
 {
     (void)state;
