@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "server/gateway/http/http_ignored.h"
 
 /* --- objects --- */
 
@@ -114,9 +115,7 @@ int http_fields_texts(struct http_fields *r, const struct http_field *field)
 
 int http_fields_ignore(struct http_fields *r, const struct http_field *field)
 {
-    if (r->ignored->n_bytes)
-        strbuf_add_str(r->ignored, ", ");
-    strbuf_add_str(r->ignored, field->name);
+    http_ignored_add(r->ignored, field->name);
     return http_body_skip(&r->body);
 }
 

@@ -15,7 +15,7 @@ struct strbuf;
 
 struct http_fields {
     struct http_body body;
-    struct strbuf *ignored; /* names of unknown fields, between commas */
+    struct strbuf *ignored; /* names of unknown fields; see http_ignored_add */
     bool is_strict;         /* unknown fields are refused */
     void *out;              /* the struct that is filled */
 };

@@ -8,6 +8,7 @@
 #include "base/text/json_write.h"
 #include "server/gateway/http/http_error.h"
 #include "server/gateway/http/http_generation.h"
+#include "server/gateway/http/http_ignored.h"
 #include "server/gateway/kserve_http/kserve_http_answer.h"
 #include "server/gateway/kserve_http/kserve_http_request.h"
 
@@ -147,9 +148,7 @@ static int begin(struct kserve_http *context, struct http_exchange *http,
     struct surface *surface = make_surface(request);
     if (!surface)
         return error_no_memory(err);
-    if (request->ignored.n_bytes)
-        snprintf(headers, sizeof(headers), "X-Sluice-Ignored: %.400s\r\n",
-                 strbuf_str(&request->ignored));
+    http_ignored_header(&request->ignored, headers, sizeof(headers));
     config.surface = surface;
     int rc = http_generation_begin(http, &config, err);
     if (rc)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "server/gateway/http/http_body.h"
+#include "server/gateway/http/http_ignored.h"
 #include "server/gateway/kserve/kserve_fields.h"
 
 struct reader {
@@ -29,9 +30,7 @@ static int pass_over(struct reader *r, const char *name)
 {
     if (r->is_strict)
         return http_body_bad(&r->body, name, "is unknown");
-    if (r->request->ignored.n_bytes)
-        strbuf_add_str(&r->request->ignored, ", ");
-    strbuf_add_str(&r->request->ignored, name);
+    http_ignored_add(&r->request->ignored, name);
     return http_body_skip(&r->body);
 }
 

@@ -10,6 +10,7 @@
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/http/http_error.h"
 #include "server/gateway/http/http_generation.h"
+#include "server/gateway/http/http_ignored.h"
 #include "server/gateway/openai/openai_answer.h"
 #include "server/gateway/openai/openai_chat.h"
 #include "server/gateway/openai/openai_error.h"
@@ -211,9 +212,7 @@ static int begin(struct openai_context *context, struct http_exchange *http,
                                             .ping_ms = context->ping_ms,
                                             .headers = headers};
     bool may_merge = request->is_chat && openai_chat_may_merge(&request->chat);
-    if (request->ignored.names.n_bytes)
-        snprintf(headers, sizeof(headers), "X-Sluice-Ignored: %s\r\n",
-                 strbuf_str(&request->ignored.names));
+    http_ignored_header(&request->ignored.names, headers, sizeof(headers));
     struct openai_exchange *exchange = make_exchange(request);
     if (!exchange)
         return error_no_memory(err);

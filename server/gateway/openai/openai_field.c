@@ -5,40 +5,13 @@
 
 #include "base/error.h"
 #include "server/gateway/http/http_body.h"
-
-enum { MAX_NAMES_BYTES = 400 };
-
-/* True if the list has the name. */
-static bool has_name(const struct strbuf *names, const char *name)
-{
-    size_t n = strlen(name);
-    for (const char *at = strbuf_str(names); *at;) {
-        size_t length = strcspn(at, ",");
-        if (length == n && strncmp(at, name, n) == 0)
-            return true;
-        at += length;
-        at += strspn(at, ", ");
-    }
-    return false;
-}
-
-/* Writes the name as printable ASCII: it goes into a header. */
-static void add_name(struct strbuf *names, const char *name)
-{
-    if (names->n_bytes + strlen(name) > MAX_NAMES_BYTES)
-        return;
-    if (names->n_bytes)
-        strbuf_add_str(names, ", ");
-    for (const char *p = name; *p; p++)
-        strbuf_add_char(names, *p > ' ' && *p < 0x7f && *p != ',' ? *p : '?');
-}
+#include "server/gateway/http/http_ignored.h"
 
 int openai_field_ignore(struct http_body *body, struct openai_ignored *ignored, const char *name)
 {
     if (ignored->is_strict)
         return http_body_bad(body, name, "is unknown or has no effect (--http-strict)");
-    if (!has_name(&ignored->names, name))
-        add_name(&ignored->names, name);
+    http_ignored_add(&ignored->names, name);
     return http_body_skip(body);
 }
 

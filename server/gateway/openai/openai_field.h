@@ -11,7 +11,7 @@ struct http_body;
 
 /* Names of fields without effect, for the header x-sluice-ignored. */
 struct openai_ignored {
-    struct strbuf names; /* between commas; printable ASCII */
+    struct strbuf names; /* see http_ignored_add */
     bool is_strict;      /* a field without effect is an error */
 };
 

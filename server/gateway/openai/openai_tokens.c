@@ -16,6 +16,7 @@
 #include "server/gateway/dispatch/text_call.h"
 #include "server/gateway/http/http_body.h"
 #include "server/gateway/http/http_error.h"
+#include "server/gateway/http/http_ignored.h"
 #include "server/gateway/openai/openai_chat.h"
 #include "server/gateway/openai/openai_error.h"
 #include "server/gateway/openai/openai_field.h"
@@ -38,7 +39,7 @@ struct tokens {
     Sluice__V1__Chat chat;
     atomic_bool is_answered; /* `reply` and `headers` are set */
     struct http_reply reply;
-    char headers[HTTP_ERROR_HEADER_BYTES + 512];
+    char headers[HTTP_ERROR_HEADER_BYTES + HTTP_IGNORED_HEADER_BYTES];
 };
 
 static void release(struct tokens *tokens)
@@ -280,9 +281,7 @@ static int begin(struct tokens *tokens, bool encodes, struct error *err)
                                             .deadline_ns = INT64_MAX,
                                             .ops = &ops,
                                             .arg = tokens};
-    if (tokens->ignored.names.n_bytes)
-        snprintf(tokens->headers, sizeof(tokens->headers), "X-Sluice-Ignored: %s\r\n",
-                 strbuf_str(&tokens->ignored.names));
+    http_ignored_header(&tokens->ignored.names, tokens->headers, sizeof(tokens->headers));
     return text_call_create(tokens->context->calls, &params, &tokens->call, err);
 }
 

@@ -1,12 +1,12 @@
 #include "server/gateway/tgi/tgi_exchange.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/http/http_generation.h"
+#include "server/gateway/http/http_ignored.h"
 #include "server/gateway/relay/relay_sink.h"
 #include "server/gateway/replicas/replicas.h"
 #include "server/gateway/tgi/tgi_answer.h"
@@ -143,9 +143,7 @@ static int begin(struct tgi_context *context, struct http_exchange *http,
     struct tgi_exchange *exchange = make_exchange(request, is_list, model);
     if (!exchange)
         return error_no_memory(err);
-    if (request->ignored.n_bytes)
-        snprintf(headers, sizeof(headers), "X-Sluice-Ignored: %.400s\r\n",
-                 strbuf_str(&request->ignored));
+    http_ignored_header(&request->ignored, headers, sizeof(headers));
     config.surface = exchange;
     int rc = http_generation_begin(http, &config, err);
     if (rc)

@@ -239,8 +239,8 @@ static void test_a_silent_stream_gets_comments(void **state)
     fixture_stop(&f);
 }
 
-/* A stream in a long prefill was cut as a slow reader: the report of the prompt puts no byte, so no
- * byte that a client could take ever settled it. A comment comes, which shows that time passed. */
+/* A stream in a long prefill was cut as a slow reader. The report of the prompt puts no byte, so no
+ * client could take one. The comment that comes shows that time passed. */
 static void test_a_long_prefill_is_no_slow_reader(void **state)
 {
     (void)state;
@@ -293,8 +293,8 @@ static void test_errors_have_a_status_until_the_first_text(void **state)
     strbuf_fini(&answer);
 }
 
-/* A prompt that fails cancels the others. The answer was the cancellation of the first prompt,
- * which is a 500, in place of the error of the prompt that failed. */
+/* A prompt that fails cancels the others. The answer was the cancellation of the first prompt, a
+ * 500. The error of the prompt that failed belongs there. */
 static void test_a_failed_batch_answers_with_the_error_that_came_first(void **state)
 {
     (void)state;

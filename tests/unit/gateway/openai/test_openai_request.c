@@ -285,6 +285,26 @@ static void test_ignored_names_are_fit_for_a_header(void **state)
     openai_request_fini(&request);
 }
 
+/* Names beyond the room of the header were left out without a sign. */
+static void test_a_cut_list_of_ignored_names_says_so(void **state)
+{
+    (void)state;
+    struct openai_request request;
+    struct strbuf body = {0};
+    struct error err;
+    strbuf_add_str(&body, "{" CHAT);
+    for (int i = 0; i < 60; i++)
+        strbuf_printf(&body, ",\"an_unknown_name_%d\":1", i);
+    strbuf_add_str(&body, ",\"z\":1}");
+    assert_int_equal(read_body(&request, true, strbuf_str(&body), &err), 0);
+    const struct strbuf *names = &request.ignored.names;
+    assert_in_range(names->n_bytes, 350, 400);
+    assert_string_equal(names->data + names->n_bytes - 5, ", ...");
+    assert_null(strchr(names->data, 'z'));
+    openai_request_fini(&request);
+    strbuf_fini(&body);
+}
+
 static void test_a_strict_server_refuses_what_has_no_effect(void **state)
 {
     (void)state;
@@ -325,6 +345,7 @@ int main(void)
         cmocka_unit_test(test_prompts_are_texts_or_ids),
         cmocka_unit_test(test_echo_with_logprobs_asks_for_those_of_the_prompt),
         cmocka_unit_test(test_ignored_names_are_fit_for_a_header),
+        cmocka_unit_test(test_a_cut_list_of_ignored_names_says_so),
         cmocka_unit_test(test_a_strict_server_refuses_what_has_no_effect),
         cmocka_unit_test(test_continue_final_message_opens_no_new_message),
     };
