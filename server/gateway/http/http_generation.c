@@ -37,7 +37,7 @@ struct http_generation {
     const struct http_generation_ops *ops;
     void *surface;
     bool streams;
-    const struct error *failure; /* of the part that failed first; NULL: none has failed */
+    const struct error *failure; /* the error of the part that failed first; NULL: none */
     uint32_t ping_ms;
     int64_t put_ns; /* when the client last got something, or when the request came */
     char caller[CALLER_BYTES];
