@@ -72,7 +72,7 @@ static void test_unknown_names_are_told_or_refused(void **state)
     read_good(&r, false, body);
     assert_string_equal(strbuf_str(&r.ignored), "foo, bar");
     kserve_http_request_fini(&r);
-    /* such names stood in the header as they were, and more than once */
+    /* symptom: the header had names with commas and bytes beyond ASCII, and repeated them */
     read_good(&r, false,
               "{\"text_input\":\"x\",\"a,b\":1,\"\xc3\xa9\":2,\"parameters\":{\"a,b\":1}}");
     assert_string_equal(strbuf_str(&r.ignored), "a?b, ??");
