@@ -153,14 +153,12 @@ static uint32_t lower_limit(const char *port, uint64_t wanted, uint64_t room, ui
     return (uint32_t)room;
 }
 
-/* Sets the connection limits of the ports. If descriptors are short, the addresses of HTTP get
- * three quarters. A connection of HTTP/1.1 carries one request, and one of gRPC a hundred. */
+/* Sets the connection limits of the ports. */
 static void set_connection_limits(struct gateway *gateway, uint32_t n_http)
 {
     uint64_t wanted = gateway->config.limits.max_connections, files = 0;
-    uint64_t room = connection_room(&files), of_grpc = room;
-    if (n_http && wanted * (1 + n_http) > room)
-        of_grpc = wanted < room / 4 ? wanted : room / 4;
+    uint64_t room = connection_room(&files);
+    uint64_t of_grpc = gateway_limits_grpc_room(wanted, room, n_http);
     gateway->max_grpc_connections = lower_limit("gRPC", wanted, of_grpc, files);
     if (n_http)
         gateway->max_http_connections =

@@ -170,3 +170,12 @@ void gateway_limits_init(struct gateway_limits *limits)
     assert(rc == 0); /* the table's own texts are valid */
     (void)rc;
 }
+
+/* A connection of HTTP/1.1 carries one request, and a connection of gRPC a hundred. */
+uint64_t gateway_limits_grpc_room(uint64_t wanted, uint64_t room, uint32_t n_http)
+{
+    uint64_t n_wanted_http = wanted * n_http;
+    uint64_t n = room > n_wanted_http ? room - n_wanted_http : 0;
+    n = n > room / 4 ? n : room / 4;
+    return n < wanted ? n : wanted;
+}

@@ -112,6 +112,10 @@ void gateway_limits_init(struct gateway_limits *limits);
  * settings have their gateway_limits at `offset`. Returns the number of added options. */
 size_t gateway_limits_options(struct option_spec *specs, size_t offset);
 
+/* Returns how many connections gRPC may have. The open files allow `room` for all ports, and each
+ * port wants `wanted`. The n_http ports of HTTP come first, and leave a quarter at least. */
+uint64_t gateway_limits_grpc_room(uint64_t wanted, uint64_t room, uint32_t n_http);
+
 /* The limits for a check, and the limit that the check found exceeded. */
 struct limit_check {
     const struct gateway_limits *limits;

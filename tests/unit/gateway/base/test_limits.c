@@ -66,6 +66,22 @@ static void test_defaults_when_set_then_they_are_those_of_the_design(void **stat
     assert_int_equal(limits.max_reattach_ms, 30000);
 }
 
+/* Where open files were short by little, gRPC lost connections that HTTP had no use for. */
+static void test_grpc_room_when_files_are_short_then_http_takes_what_it_wants_at_most(void **state)
+{
+    static const struct {
+        uint64_t wanted, room;
+        uint32_t n_http;
+        uint64_t grpc;
+    } rows[] = {{1024, 4096, 1, 1024}, {1024, 2048, 1, 1024}, {1024, 1856, 1, 832},
+                {1024, 1200, 1, 300},  {1024, 832, 1, 208},   {1024, 832, 0, 832},
+                {100, 250, 2, 62},     {100, 290, 2, 90}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        assert_int_equal(gateway_limits_grpc_room(rows[i].wanted, rows[i].room, rows[i].n_http),
+                         rows[i].grpc);
+}
+
 static void
 test_options_when_a_value_is_out_of_range_then_the_flag_and_the_range_are_named(void **state)
 {
@@ -87,6 +103,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_when_read_then_each_limit_has_one_name_and_one_option),
         cmocka_unit_test(test_table_when_defaults_are_set_then_no_field_is_left_out),
+        cmocka_unit_test(test_grpc_room_when_files_are_short_then_http_takes_what_it_wants_at_most),
         cmocka_unit_test(test_defaults_when_set_then_they_are_those_of_the_design),
         cmocka_unit_test(
             test_options_when_a_value_is_out_of_range_then_the_flag_and_the_range_are_named),
