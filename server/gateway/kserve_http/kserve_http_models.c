@@ -31,13 +31,31 @@ static const char *version_of(const struct http_request *request)
     return request->segments[1] ? request->segments[1] : "";
 }
 
+/* False, with the error, if the manager has no such model or version. True if this server does not
+ * know the manager's models yet. */
+static bool exists(struct dispatch *dispatch, const struct route_wish *wish, struct error *err)
+{
+    struct route_table *routes = replicas_routes(dispatch->replicas);
+    const route *found;
+    bool is_known = route_table_message(routes)->generation > 0;
+    int rc = route_table_pick(routes, wish, &found, err);
+    route_table_release(routes);
+    return !is_known || rc != STATUS_NOT_FOUND;
+}
+
 void kserve_http_model_ready(void *arg, struct http_exchange *http)
 {
     const struct kserve_http *context = arg;
     const struct http_request *request = http_exchange_request(http);
+    const struct route_wish wish = {.model = request->segments[0], .version = version_of(request)};
     struct http_reply reply = {.status = 503};
-    if (kserve_models_is_ready(context->dispatch, request->segments[0], version_of(request)))
+    struct error err;
+    if (kserve_models_is_ready(context->dispatch, wish.model, wish.version))
         reply.status = 200;
+    else if (!exists(context->dispatch, &wish, &err)) {
+        kserve_http_refuse(http, 0, &err);
+        return;
+    }
     http_exchange_reply(http, &reply);
 }
 
