@@ -13,7 +13,7 @@
 #include "server/gateway/http/http_ignored.h"
 #include "server/gateway/openai/openai_answer.h"
 #include "server/gateway/openai/openai_chat.h"
-#include "server/gateway/openai/openai_error.h"
+#include "server/gateway/openai/openai_models.h"
 #include "server/gateway/openai/openai_request.h"
 
 enum { MAX_HOLDS = 2 };
@@ -22,6 +22,7 @@ enum { MAX_HOLDS = 2 };
 struct openai_exchange {
     /* Owned. NULL once the request cannot be tried again. */
     struct openai_request *request;
+    struct dispatch *dispatch;
     struct openai_answer answer;
     /* The step of the last tokens brings further frames at once. The open chunk waits for these
      * frames during so many calls of flush. Two calls are enough: the call behind the tokens, and
@@ -49,7 +50,8 @@ static void refuse(void *surface, const struct error *err, char *out_headers,
                    struct http_reply *reply)
 {
     const struct openai_exchange *exchange = surface;
-    openai_error_reply(err, exchange->answer.is_chat, out_headers, reply);
+    openai_models_error_reply(exchange->dispatch, err, exchange->answer.is_chat, out_headers,
+                              reply);
 }
 
 static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *frame,
@@ -216,6 +218,7 @@ static int begin(struct openai_context *context, struct http_exchange *http,
     struct openai_exchange *exchange = make_exchange(request);
     if (!exchange)
         return error_no_memory(err);
+    exchange->dispatch = context->dispatch;
     config.surface = exchange;
     int rc = http_generation_begin(http, &config, err);
     if (rc)
@@ -234,6 +237,12 @@ static int read_and_begin(struct openai_context *context, struct http_exchange *
         return error_no_memory(err);
     int rc =
         openai_request_read(request, is_chat, context->is_strict, given->body, given->n_body, err);
+    const char *name;
+    if (!rc)
+        rc = openai_models_choose(context->dispatch, request->model_name, &request->arena, &name,
+                                  err);
+    if (!rc && !openai_request_set_model(request, name))
+        rc = error_no_memory(err);
     if (rc) {
         openai_request_fini(request);
         free(request);
@@ -250,7 +259,7 @@ static void answer(struct openai_context *context, struct http_exchange *http, b
     error_clear(&err);
     if (read_and_begin(context, http, is_chat, &err) == 0)
         return;
-    openai_error_reply(&err, is_chat, headers, &reply);
+    openai_models_error_reply(context->dispatch, &err, is_chat, headers, &reply);
     http_exchange_reply(http, &reply);
 }
 

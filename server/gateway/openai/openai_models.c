@@ -15,6 +15,8 @@
 #include "server/gateway/openai/openai_request.h"
 #include "server/gateway/replicas/replicas.h"
 
+enum { MAX_NAMES_BYTES = 360 }; /* a text with further words has its place in an error */
+
 /* Writes a model object. `version` empty: the entry of the model itself; requests to that name get
  * a version by the traffic rule. */
 static void write_model(const struct openai_models *models, const route *r, const char *version,
@@ -151,23 +153,77 @@ void openai_models_get(void *arg, struct http_exchange *http)
     if (!rc)
         write_model(models, found, version, &reply.body);
     else
-        openai_error_reply(&err, true, headers, &reply);
+        openai_models_error_reply(models->dispatch, &err, true, headers, &reply);
     arena_fini(&arena);
     route_table_release(table);
     http_exchange_reply(http, &reply);
 }
 
-const char *openai_models_only(struct dispatch *dispatch, struct arena *arena)
+/* Writes the models of the list, each once: "the loaded models are \"a\", \"b\" and 3 more". */
+static void write_names(const route **list, size_t n, struct strbuf *out)
 {
+    size_t n_named = 0, n_more = 0;
+    strbuf_add_str(out, n ? "the loaded models are " : "no model is loaded");
+    for (size_t i = 0; i < n; i += n_versions(list, n, i)) {
+        if (n_named == OPENAI_MODELS_NAMED ||
+            out->n_bytes + strlen(list[i]->model) > MAX_NAMES_BYTES) {
+            n_more++;
+            continue;
+        }
+        strbuf_printf(out, "%s\"%s\"", n_named++ ? ", " : "", list[i]->model);
+    }
+    if (n_more)
+        strbuf_printf(out, " and %zu more", n_more);
+}
+
+int openai_models_choose(struct dispatch *dispatch, const char *given, struct arena *arena,
+                         const char **out_name, struct error *err)
+{
+    if (given && given[0]) {
+        *out_name = given;
+        return 0;
+    }
     struct route_table *table = replicas_routes(dispatch->replicas);
     const char *name = NULL;
+    struct strbuf names = {0};
     size_t n;
+    int rc = 0;
     const route **list = loaded_routes(table, &n);
-    if (list && n && n_versions(list, n, 0) == n)
+    if (list && n && n_versions(list, n, 0) == n) {
         name = arena_strndup(arena, list[0]->model, strlen(list[0]->model));
+    } else if (list) {
+        write_names(list, n, &names);
+        rc = error_field(err, "model", "is missing, and %s", strbuf_str(&names));
+    }
+    if (name)
+        *out_name = name;
+    else if (!rc)
+        rc = error_no_memory(err);
+    strbuf_fini(&names);
     free(list);
     route_table_release(table);
-    return name;
+    return rc;
+}
+
+void openai_models_error_reply(struct dispatch *dispatch, const struct error *err, bool is_chat,
+                               char *out_headers, struct http_reply *reply)
+{
+    struct error named = *err;
+    if (err->reason == REASON_MODEL_NOT_FOUND) {
+        struct route_table *table = replicas_routes(dispatch->replicas);
+        struct strbuf text = {0};
+        size_t n;
+        const route **list = loaded_routes(table, &n);
+        strbuf_printf(&text, "%s; ", err->message);
+        if (list)
+            write_names(list, n, &text);
+        if (list && !strbuf_failed(&text))
+            snprintf(named.message, sizeof(named.message), "%s", strbuf_str(&text));
+        strbuf_fini(&text);
+        free(list);
+        route_table_release(table);
+    }
+    openai_error_reply(&named, is_chat, out_headers, reply);
 }
 
 uint32_t openai_models_context(struct dispatch *dispatch, const char *model, const char *version)

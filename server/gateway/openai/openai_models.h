@@ -2,12 +2,15 @@
  * with the context's length where clients look for it. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "proto/http/http_server.h"
 
 struct arena;
 struct dispatch;
+struct error;
+struct http_reply;
 
 /* The argument of the handlers. */
 struct openai_models {
@@ -17,7 +20,14 @@ struct openai_models {
 
 http_handler_fn openai_models_list, openai_models_get;
 
-/* Returns the name of the only loaded model, in the arena; NULL if there is none, or several. */
-const char *openai_models_only(struct dispatch *dispatch, struct arena *arena);
+/* Chooses the model of a request. *out_name is `given`, or the only loaded model's name, in the
+ * arena, if `given` is NULL or empty. INVALID_ARGUMENT without exactly one loaded model; the text
+ * names the loaded models, at most OPENAI_MODELS_NAMED. */
+enum { OPENAI_MODELS_NAMED = 8 };
+int openai_models_choose(struct dispatch *dispatch, const char *given, struct arena *arena,
+                         const char **out_name, struct error *err);
+/* As openai_error_reply. The text of MODEL_NOT_FOUND also names the loaded models. Any thread. */
+void openai_models_error_reply(struct dispatch *dispatch, const struct error *err, bool is_chat,
+                               char *out_headers, struct http_reply *reply);
 /* Returns the context's length of a version; 0 if it is unknown. */
 uint32_t openai_models_context(struct dispatch *dispatch, const char *model, const char *version);

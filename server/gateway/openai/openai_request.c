@@ -472,8 +472,6 @@ static int complete(struct reader *r)
 {
     struct openai_request *out = r->out;
     struct http_body *body = &r->body;
-    if (!out->model_name || !out->model_name[0])
-        return http_body_bad(body, "model", "is missing");
     if (out->is_chat ? out->chat.n_messages == 0 : out->prompts.n == 0)
         return http_body_bad(body, out->is_chat ? "messages" : "prompt", "is missing or empty");
     if (out->has_stream_options && !out->streams)
@@ -483,9 +481,6 @@ static int complete(struct reader *r)
         return http_body_bad(body, "top_logprobs", "needs logprobs: true");
     if (out->output.prompt_logprobs && out->streams)
         return http_body_bad(body, "prompt_logprobs", "needs stream: false");
-    if (!openai_request_split_model(&out->arena, out->model_name, &out->request.model,
-                                    &out->request.version))
-        return http_body_no_memory(body);
     set_defaults(out);
     int rc = add_effort(r);
     return rc || !strbuf_failed(&out->ignored.names) ? rc : http_body_no_memory(body);
@@ -575,4 +570,11 @@ bool openai_request_split_model(struct arena *arena, const char *text, char **ou
     *out_model = model;
     *out_version = copy;
     return true;
+}
+
+bool openai_request_set_model(struct openai_request *request, const char *name)
+{
+    request->model_name = name;
+    return openai_request_split_model(&request->arena, name, &request->request.model,
+                                      &request->request.version);
 }

@@ -36,7 +36,7 @@ struct openai_request {
     bool wants_logprobs;
     bool wants_prompt_logprobs;   /* extra of vLLM */
     bool includes_reasoning;      /* extra of vLLM; default true */
-    const char *model_name;       /* as the client spells it: name or name:version */
+    const char *model_name;       /* as the client spells it: name or name:version; NULL: none */
     const char *reasoning_effort; /* a variable of the template; NULL: none */
     struct openai_ignored ignored;
 };
@@ -46,6 +46,10 @@ struct openai_request {
 int openai_request_read(struct openai_request *request, bool is_chat, bool is_strict,
                         const char *body, size_t n_bytes, struct error *err);
 void openai_request_fini(struct openai_request *request);
+
+/* Sets the model, as the client spells it, which outlives the request. Call it after the read.
+ * Returns false if memory is exhausted. */
+bool openai_request_set_model(struct openai_request *request, const char *name);
 
 /* Number of prompts, each of which is a generation. */
 size_t openai_request_n_prompts(const struct openai_request *request);

@@ -18,7 +18,6 @@
 #include "server/gateway/http/http_error.h"
 #include "server/gateway/http/http_ignored.h"
 #include "server/gateway/openai/openai_chat.h"
-#include "server/gateway/openai/openai_error.h"
 #include "server/gateway/openai/openai_field.h"
 #include "server/gateway/openai/openai_models.h"
 #include "server/gateway/openai/openai_request.h"
@@ -90,7 +89,8 @@ static void on_answer(void *arg, const ProtobufCMessage *response, const struct 
     tokens->reply = (struct http_reply){
         .status = 200, .content_type = "application/json", .headers = tokens->headers};
     if (!response)
-        openai_error_reply(err, tokens->is_chat, tokens->headers, &tokens->reply);
+        openai_models_error_reply(tokens->context->dispatch, err, tokens->is_chat, tokens->headers,
+                                  &tokens->reply);
     else if (response->descriptor == &sluice__v1__tokenize_response__descriptor)
         write_ids(tokens, (const Sluice__V1__TokenizeResponse *)response);
     else
@@ -209,11 +209,11 @@ static int read_body(struct tokens *tokens, bool encodes, struct error *err)
         rc = http_body_end(&body);
     if (rc)
         return rc;
-    const char *name = tokens->model_name
-                           ? tokens->model_name
-                           : openai_models_only(tokens->context->dispatch, &tokens->arena);
-    if (!name)
-        return http_body_bad(&body, "model", "is missing, and there is not exactly one model");
+    const char *name;
+    rc = openai_models_choose(tokens->context->dispatch, tokens->model_name, &tokens->arena, &name,
+                              err);
+    if (rc)
+        return rc;
     return openai_request_split_model(&tokens->arena, name, &tokens->model, &tokens->version)
                ? 0
                : http_body_no_memory(&body);
@@ -299,7 +299,7 @@ static void answer(struct openai_tokens *context, struct http_exchange *http, bo
         text_call_start(tokens->call);
         return;
     }
-    openai_error_reply(&err, tokens && tokens->is_chat, headers, &reply);
+    openai_models_error_reply(context->dispatch, &err, tokens && tokens->is_chat, headers, &reply);
     if (tokens)
         release(tokens);
     http_exchange_reply(http, &reply);

@@ -345,6 +345,8 @@ static void test_statuses_and_fields_of_refusals(void **state)
         {"POST", "/tokenize", "{\"model\":\"m\"}", 400, "\"param\":\"prompt\""},
         {"POST", "/tokenize", "{\"model\":\"x\",\"prompt\":\"a\"}", 404, "model_not_found"},
         {"POST", "/detokenize", "{\"model\":\"m\",\"tokens\":[-1]}", 400, "\"param\":\"tokens\""},
+        {"GET", "/v2/models/m/ready", NULL, 200, ""},
+        {"GET", "/v2/models/x/ready", NULL, 404, "\"error\""},
     };
     struct strbuf answer = {0};
     fixture_init(&f);
@@ -417,6 +419,56 @@ static void test_models_are_listed(void **state)
     fixture_stop(&f);
 }
 
+/* Clients of servers with a single model leave "model" out. The answer was a 400. */
+static void test_a_request_without_a_model_takes_the_only_one(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"prompt\":\"a\",\"max_tokens\":1}";
+    static const char chat[] = "{\"model\":\"\",\"max_tokens\":1,"
+                               "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}";
+    static const struct fixture_route two[] = {{"m", "1", true, 1, 0}, {"a", "1", true, 0, 0}};
+    static const char names[] = "the loaded models are \\\"a\\\", \\\"m\\\"";
+    struct strbuf answer = {0};
+    fixture_init(&f);
+    start(1);
+    assert_int_equal(ask("POST", "/v1/completions", text, &answer), 200);
+    assert_non_null(strstr(strbuf_str(&answer), "\"model\":\"m\""));
+    assert_int_equal(ask("POST", "/v1/chat/completions", chat, &answer), 200);
+    fixture_routes(&f, two, 2);
+    fixture_wait_health(&f, "model/a/1", 0);
+    assert_int_equal(ask("POST", "/v1/completions", text, &answer), 400);
+    assert_non_null(strstr(strbuf_str(&answer), "\"param\":\"model\""));
+    assert_non_null(strstr(strbuf_str(&answer), names));
+    assert_int_equal(ask("POST", "/tokenize", "{\"prompt\":\"a\"}", &answer), 400);
+    assert_non_null(strstr(strbuf_str(&answer), names));
+    assert_int_equal(ask("POST", "/v1/completions", "{\"model\":\"x\",\"prompt\":\"a\"}", &answer),
+                     404);
+    assert_non_null(strstr(strbuf_str(&answer), names));
+    strbuf_fini(&answer);
+    fixture_stop(&f);
+}
+
+/* An error names at most eight models. */
+static void test_an_error_names_few_models(void **state)
+{
+    (void)state;
+    static const struct fixture_route many[] = {{"m0", "1", true, 0, 0}, {"m1", "1", true, 0, 0},
+                                                {"m2", "1", true, 0, 0}, {"m3", "1", true, 0, 0},
+                                                {"m4", "1", true, 0, 0}, {"m5", "1", true, 0, 0},
+                                                {"m6", "1", true, 0, 0}, {"m7", "1", true, 0, 0},
+                                                {"m8", "1", true, 0, 0}, {"m9", "1", true, 0, 0}};
+    struct strbuf answer = {0};
+    fixture_init(&f);
+    start(1);
+    fixture_routes(&f, many, 10);
+    fixture_wait_health(&f, "model/m9/1", 0);
+    assert_int_equal(ask("POST", "/v1/completions", "{\"prompt\":\"a\"}", &answer), 400);
+    assert_non_null(strstr(strbuf_str(&answer), "m7"));
+    assert_null(strstr(strbuf_str(&answer), "m8"));
+    strbuf_fini(&answer);
+    fixture_stop(&f);
+}
+
 static void test_tokenize_asks_a_worker(void **state)
 {
     (void)state;
@@ -451,6 +503,8 @@ int main(void)
         cmocka_unit_test_setup(test_statuses_and_fields_of_refusals, forget),
         cmocka_unit_test_setup(test_a_batch_of_prompts_gives_choices_in_order, forget),
         cmocka_unit_test_setup(test_models_are_listed, forget),
+        cmocka_unit_test_setup(test_a_request_without_a_model_takes_the_only_one, forget),
+        cmocka_unit_test_setup(test_an_error_names_few_models, forget),
         cmocka_unit_test_setup(test_tokenize_asks_a_worker, forget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

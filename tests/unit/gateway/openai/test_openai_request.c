@@ -28,7 +28,7 @@ static const struct bad_body {
     {true, "[]", STATUS_INVALID_ARGUMENT, ""},
     {true, "{" CHAT, STATUS_INVALID_ARGUMENT, ""},
     {true, "{" CHAT "} x", STATUS_INVALID_ARGUMENT, ""},
-    {true, "{\"messages\":[]}", STATUS_INVALID_ARGUMENT, "model"},
+    {true, "{\"messages\":[]}", STATUS_INVALID_ARGUMENT, "messages"},
     {true, "{\"model\":\"m\"}", STATUS_INVALID_ARGUMENT, "messages"},
     {true, "{\"model\":\"m\",\"messages\":[]}", STATUS_INVALID_ARGUMENT, "messages"},
     {true, "{\"model\":\"m\",\"messages\":\"hi\"}", STATUS_INVALID_ARGUMENT, "messages"},
@@ -170,6 +170,7 @@ static void test_messages_keep_what_templates_read(void **state)
     struct openai_request request;
     struct error err;
     assert_int_equal(read_body(&request, true, body, &err), 0);
+    assert_true(openai_request_set_model(&request, request.model_name));
     assert_string_equal(request.request.model, "m");
     assert_string_equal(request.request.version, "2");
     assert_string_equal(request.model_name, "m:2");

@@ -17,7 +17,7 @@ struct rpc_call;
 struct rpc_client;
 struct rpc_stream;
 
-enum { FIXTURE_WORKERS = 4, FIXTURE_ROUTES = 4, STREAM_MAX_CHOICES = 8 };
+enum { FIXTURE_WORKERS = 4, FIXTURE_ROUTES = 10, STREAM_MAX_CHOICES = 8 };
 
 /* Serves Routing.WatchRoutes: sends the last table at once, and each new table. */
 struct fake_manager {
