@@ -8,6 +8,8 @@
 #include "proto/http/http_private.h"
 #include "proto/http/http_tls.h"
 
+enum { MAX_NAMED_PATH = 200 }; /* bytes of a path in a refusal */
+
 static const char plain_text[] = "text/plain; charset=utf-8";
 
 static const char *status_text(unsigned status)
@@ -204,6 +206,17 @@ static bool refuse_body(struct http_connection *connection, const struct http_he
     return true;
 }
 
+/* The reader of heads has refused paths with bytes outside those of a URI, so the text needs no
+ * escapes. */
+static void refuse_path(struct http_connection *connection, const char *path)
+{
+    char why[MAX_NAMED_PATH + 64];
+    bool is_long = strlen(path) > MAX_NAMED_PATH;
+    snprintf(why, sizeof(why), "there is nothing at the path %.*s%s", MAX_NAMED_PATH, path,
+             is_long ? "..." : "");
+    http_answer_refuse(connection, 404, why);
+}
+
 bool http_answer_head(struct http_connection *connection)
 {
     const struct http_server_config *config = &connection->loop->server->config;
@@ -223,7 +236,7 @@ bool http_answer_head(struct http_connection *connection)
         return true;
     }
     if (!allowed) {
-        http_answer_refuse(connection, 404, "there is nothing at this path");
+        refuse_path(connection, head->path);
         return true;
     }
     if (!route) {

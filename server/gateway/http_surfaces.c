@@ -5,9 +5,25 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/gateway/http/http_error.h"
 #include "server/gateway/page/page.h"
 
 #define AT(member) offsetof(struct http_surfaces, member)
+
+/* Paths of OpenAI's and Anthropic's APIs that clients ask for. */
+static void refuse_not_built(void *arg, struct http_exchange *http)
+{
+    const char *path = http_exchange_request(http)->head.path;
+    char headers[HTTP_ERROR_HEADER_BYTES];
+    struct http_reply reply = {.status = 404};
+    struct error err;
+    (void)arg;
+    error_set(&err, STATUS_NOT_FOUND,
+              "%s is not built; use /v1/chat/completions or /v1/completions", path);
+    error_reason(&err, REASON_NOT_BUILT);
+    http_error_reply(&err, headers, &reply);
+    http_exchange_reply(http, &reply);
+}
 
 /* The paths of the APIs, each with the place of its handler's argument. */
 static const struct {
@@ -22,6 +38,9 @@ static const struct {
     {"/models", openai_models_list, AT(models), HTTP_GET},
     {"/v1/models/{}", openai_models_get, AT(models), HTTP_GET},
     {"/models/{}", openai_models_get, AT(models), HTTP_GET},
+    {"/v1/embeddings", refuse_not_built, 0, HTTP_GET | HTTP_POST},
+    {"/v1/responses", refuse_not_built, 0, HTTP_GET | HTTP_POST},
+    {"/v1/messages", refuse_not_built, 0, HTTP_GET | HTTP_POST},
     {"/tokenize", openai_tokens_encode, AT(tokens), HTTP_POST},
     {"/detokenize", openai_tokens_decode, AT(tokens), HTTP_POST},
     {"/", tgi_exchange_compat, AT(tgi), HTTP_POST},

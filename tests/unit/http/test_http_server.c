@@ -221,6 +221,33 @@ static void test_a_connection_carries_several_requests(void **state)
     close(fd);
 }
 
+/* The answer of an unknown path did not name the path, so a wrong base URL was hard to see. */
+static void test_an_unknown_path_is_named_up_to_200_bytes(void **state)
+{
+    char answer[4096], request[512], path[202];
+    memset(path, 'a', sizeof(path) - 1);
+    path[0] = '/';
+    path[sizeof(path) - 1] = '\0';
+    int n = snprintf(request, sizeof(request),
+                     "GET /v1%%3c/x?y HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n");
+    int fd = dial(*state);
+    put(fd, request, (size_t)n);
+    take(fd, answer, sizeof(answer), 200);
+    assert_int_equal(status_of(answer), 404);
+    assert_non_null(strstr(answer, " /v1%3c/x\n"));
+    close(fd);
+    n = snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n",
+                 path);
+    fd = dial(*state);
+    put(fd, request, (size_t)n);
+    take(fd, answer, sizeof(answer), 200);
+    assert_int_equal(status_of(answer), 404);
+    assert_null(strstr(answer, path));
+    path[200] = '\0';
+    assert_non_null(strstr(answer, path));
+    close(fd);
+}
+
 static void test_headers_over_the_limit_are_refused(void **state)
 {
     enum { BYTES = 64 << 10 };
@@ -467,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_requests_get_their_status_and_one_answer),
         cmocka_unit_test(test_get_and_head_have_the_same_headers),
         cmocka_unit_test(test_a_connection_carries_several_requests),
+        cmocka_unit_test(test_an_unknown_path_is_named_up_to_200_bytes),
         cmocka_unit_test(test_headers_over_the_limit_are_refused),
         cmocka_unit_test(test_a_request_that_drips_is_ended),
         cmocka_unit_test(test_silent_connections_are_bounded_and_ended),

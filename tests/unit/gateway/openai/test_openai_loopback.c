@@ -345,6 +345,9 @@ static void test_statuses_and_fields_of_refusals(void **state)
         {"POST", "/tokenize", "{\"model\":\"m\"}", 400, "\"param\":\"prompt\""},
         {"POST", "/tokenize", "{\"model\":\"x\",\"prompt\":\"a\"}", 404, "model_not_found"},
         {"POST", "/detokenize", "{\"model\":\"m\",\"tokens\":[-1]}", 400, "\"param\":\"tokens\""},
+        {"POST", "/v1/embeddings", "{\"input\":\"a\"}", 404, "\"code\":\"not_built\""},
+        {"POST", "/v1/responses", "{", 404, "\"code\":\"not_built\""},
+        {"POST", "/v1/messages", "{}", 404, "\"code\":\"not_built\""},
         {"GET", "/v2/models/m/ready", NULL, 200, ""},
         {"GET", "/v2/models/x/ready", NULL, 404, "\"error\""},
     };
