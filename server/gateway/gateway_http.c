@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -20,7 +21,8 @@ int gateway_http_check(const struct gateway_config *config, struct error *err)
     struct rpc_addresses addresses;
     int rc = rpc_listeners_split("--http-listen", config->http_listen, &addresses, err);
     for (size_t i = 0; i < addresses.n && !rc; i++)
-        rc = access_check_exposure(&config->access, "--http-listen", addresses.list[i], err);
+        if (strncmp(addresses.list[i], "unix:", 5) != 0) /* a unix socket is on no network */
+            rc = access_check_exposure(&config->access, "--http-listen", addresses.list[i], err);
     return rc;
 }
 

@@ -15,6 +15,7 @@
 #include "base/strbuf.h"
 #include "proto/rpc/server/access.h"
 #include "server/gateway/base/counters.h"
+#include "server/gateway/gateway.h"
 #include "server/gateway/http/http_front.h"
 #include "tests/unit/base/support_cmocka.h"
 
@@ -315,6 +316,43 @@ static void test_a_bad_address_is_named(void **state)
     stop();
 }
 
+/* API keys cross no network in plain text. A unix socket is on no network: with keys such an
+ * address was refused as well. */
+static void test_keys_stay_on_this_machine_unless_allowed(void **state)
+{
+    static const struct {
+        const char *listen;
+        bool with_keys, allows;
+        int status;
+    } rows[] = {
+        {"127.0.0.1:8000,[::1]:8000", true, false, 0},
+        {"unix:/run/sluice/http.sock", true, false, 0},
+        {"0.0.0.0:8000", true, false, STATUS_INVALID_ARGUMENT},
+        {"[::]:8000", true, false, STATUS_INVALID_ARGUMENT},
+        {"127.0.0.1:8000,192.0.2.7:8000", true, false, STATUS_INVALID_ARGUMENT},
+        {"192.0.2.7:8000", true, true, 0},
+        {"192.0.2.7:8000", false, false, 0},
+        {"", true, false, 0},
+    };
+    (void)state;
+    start("127.0.0.1:0", "", true);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct error err;
+        const struct gateway_config config = {
+            .listen = "127.0.0.1:8001",
+            .listen_unix = "",
+            .metrics_listen = "",
+            .http_listen = rows[i].listen,
+            .access = {.keys_file = rows[i].with_keys ? f.keys : "",
+                       .allow_plaintext_keys = rows[i].allows}};
+        error_clear(&err);
+        int rc = gateway_check(&config, &err);
+        if (rc != rows[i].status || (rc && !strstr(err.message, "--http-listen")))
+            fail_msg("row %zu: status %d: %s", i, rc, err.message);
+    }
+    stop();
+}
+
 /* A drain refuses the requests of open connections, or serves them if a successor has the
  * addresses. Pages are served in any case. */
 static void test_a_drain_refuses_requests_and_serves_pages(void **state)
@@ -367,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_keys_come_in_either_header_and_not_in_both),
         cmocka_unit_test(test_several_addresses_serve),
         cmocka_unit_test(test_a_bad_address_is_named),
+        cmocka_unit_test(test_keys_stay_on_this_machine_unless_allowed),
         cmocka_unit_test(test_a_drain_refuses_requests_and_serves_pages),
         cmocka_unit_test(test_limits_are_those_of_the_table),
     };
