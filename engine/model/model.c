@@ -463,6 +463,18 @@ static uint32_t largest(const struct model_shape *s, size_t offset)
     return most;
 }
 
+/* A layer that reads the cache of another layer adds nothing. */
+static uint64_t count_kv_elements(const struct model_shape *s)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        const struct model_layer *layer = &s->layers[i];
+        if (layer->kv_source == i)
+            n += (uint64_t)layer->n_kv_heads * (layer->k_dim + layer->v_dim);
+    }
+    return n;
+}
+
 static void fill_info(struct model *model)
 {
     const struct model_shape *s = &model->shape;
@@ -491,6 +503,7 @@ static void fill_info(struct model *model)
         .n_kv_heads = largest(s, LAYER_OFFSET(n_kv_heads)),
         .head_dim = largest(s, LAYER_OFFSET(k_dim)),
         .ffn_dim = largest(s, LAYER_OFFSET(ffn_dim)),
+        .kv_elements = count_kv_elements(s),
         .context_tokens = s->context_tokens,
         .trained_tokens = s->trained_tokens,
         .long_rope_after = s->long_rope_after,

@@ -195,12 +195,15 @@ static enum fit_policy policy_of(const struct fleet *fleet, const pb_config *con
     return policy;
 }
 
-static uint64_t kv_bytes(const pb_info *info, const pb_config *config)
+uint64_t device_room_kv_bytes(const pb_info *info, const pb_config *config)
 {
     uint64_t element = strcmp(config->kv_dtype, "f32") == 0    ? 4
                        : strcmp(config->kv_dtype, "int8") == 0 ? 1
                                                                : 2;
-    uint64_t per_token = 2 * element * info->n_layers * info->n_kv_heads * info->head_dim;
+    uint64_t n = info->kv_elements_per_token;
+    if (!n) /* facts of an older release: layers of one shape, values as wide as keys */
+        n = (uint64_t)2 * info->n_layers * info->n_kv_heads * info->head_dim;
+    uint64_t per_token = element * n;
     if (config->has_kv_bytes)
         return config->kv_bytes;
     /* config_check refuses tokens whose product is out of range. */
@@ -227,7 +230,7 @@ static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish
     const pb_info *info = wish->version->info;
     if (planned || !info)
         return planned;
-    return info->weight_bytes + kv_bytes(info, wish->config);
+    return info->weight_bytes + device_room_kv_bytes(info, wish->config);
 }
 
 uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id)
@@ -240,7 +243,7 @@ uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id)
     pb_config *config =
         version && deployment ? config_merge(version->config, deployment->config) : NULL;
     uint64_t n_bytes = 0;
-    if (config && (!version->info || kv_bytes(version->info, config))) {
+    if (config && (!version->info || device_room_kv_bytes(version->info, config))) {
         const struct device_wish wish = {
             .version = version, .group = row->device_group, .config = config};
         n_bytes = wanted_bytes(fleet, &wish);

@@ -51,6 +51,10 @@ size_t device_room_choose(const struct fleet *fleet, const struct device_wish *w
  * cache. 0: the configuration sets no size of the KV cache, so the worker takes what is free. */
 uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id);
 
+/* Bytes of the KV cache that a configuration asks for; 0: it sets no size. A cache of type int8
+ * also has scales, which are not counted. */
+uint64_t device_room_kv_bytes(const pb_info *info, const pb_config *config);
+
 /* GPU memory that a replica will take after a wake: the plan of its last serving process, else
  * its budget or weights. */
 uint64_t device_room_of_gpu(const struct fleet *fleet, const char *replica_id);

@@ -58,6 +58,7 @@ static void add_model(const struct model_info *model, Sluice__V1__ModelInfo *inf
     info->n_heads = model->n_heads;
     info->n_kv_heads = model->n_kv_heads;
     info->head_dim = model->head_dim;
+    info->kv_elements_per_token = model->kv_elements;
 }
 
 static void add_tokenizer(const struct tokenizer *tok, Sluice__V1__ModelInfo *info,

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "engine/engine_stats.h"
 #include "engine/format/checkpoint.h"
 #include "engine/model/arch/arch.h"
 #include "tests/unit/engine/support/support_observe.h"
@@ -166,8 +167,25 @@ static void test_every_choice_of_a_family_counts(void **state)
     assert_int_equal(n_bad, 0);
 }
 
+/* The manager estimates a KV cache by this number. Layers of MiMo-V2 differ in their KV heads, and
+ * their values are narrower than their keys. */
+static void test_facts_count_the_cache_of_a_token(void **state)
+{
+    struct checkpoint *ckpt = observe_open("mimo2");
+    struct model_info info;
+    struct error err;
+    (void)state;
+    assert_int_equal(engine_read_model_info(ckpt, &info, &err), 0);
+    assert_int_equal(info.head_dim, 24);
+    assert_int_equal(info.kv_elements, (1 + 2) * (24 + 16));
+    checkpoint_close(ckpt);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_choice_of_a_family_counts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_choice_of_a_family_counts),
+        cmocka_unit_test(test_facts_count_the_cache_of_a_token),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,44 @@
+/* The size of a KV cache by a model's facts, before its worker has planned. */
+#include <string.h>
+
+#include "manager/capacity/device_room.h"
+#include "tests/unit/base/support_cmocka.h"
+
+/* Every layer was estimated with the largest keys of the model, and with values as wide as keys. */
+static void test_a_cache_has_the_widths_of_the_model_s_layers(void **state)
+{
+    static char f32[] = "f32", int8[] = "int8", f16[] = "";
+    static const struct {
+        uint64_t elements, kv_tokens, kv_bytes;
+        char *type;
+        uint64_t expected;
+    } rows[] = {
+        {120, 10, 0, f32, 4800}, {120, 10, 0, f16, 2400}, {120, 10, 0, int8, 1200},
+        {0, 10, 0, f16, 3840}, /* facts of an older release: 2 layers, 2 heads of 24 */
+        {120, 0, 77, f16, 77},   {120, 0, 0, f16, 0},     {120, UINT64_MAX / 2, 0, f16, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pb_info info = SLUICE__V1__MODEL_INFO__INIT;
+        pb_config config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+        info.n_layers = info.n_kv_heads = 2;
+        info.head_dim = 24;
+        info.kv_elements_per_token = rows[i].elements;
+        config.kv_dtype = rows[i].type;
+        config.has_kv_tokens = rows[i].kv_tokens > 0;
+        config.kv_tokens = rows[i].kv_tokens;
+        config.has_kv_bytes = rows[i].kv_bytes > 0;
+        config.kv_bytes = rows[i].kv_bytes;
+        uint64_t n_bytes = device_room_kv_bytes(&info, &config);
+        if (n_bytes != rows[i].expected)
+            fail_msg("row %zu: %llu bytes", i, (unsigned long long)n_bytes);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_cache_has_the_widths_of_the_model_s_layers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
