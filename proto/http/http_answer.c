@@ -224,6 +224,7 @@ bool http_answer_head(struct http_connection *connection)
     const struct http_head *head = &exchange->request->head;
     unsigned allowed;
     const struct http_route *route = find_route(config, head, &allowed);
+    exchange->route = route;
     exchange->request->is_tls = connection->ssl != NULL;
     write_peer(&connection->peer, exchange->request->peer);
     if (config->admit && config->admit(config->arg, exchange)) {
@@ -300,6 +301,11 @@ void http_answer_request(struct http_connection *connection)
 const struct http_request *http_exchange_request(const struct http_exchange *exchange)
 {
     return exchange->request;
+}
+
+const struct http_route *http_exchange_route(const struct http_exchange *exchange)
+{
+    return exchange->route;
 }
 
 void http_exchange_set_events(struct http_exchange *exchange,

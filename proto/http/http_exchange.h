@@ -15,6 +15,7 @@
 
 struct http_exchange;
 struct http_out;
+struct http_route;
 
 enum { HTTP_MAX_SEGMENTS = 4, HTTP_PEER_BYTES = 64, HTTP_CALLER_BYTES = 129 };
 
@@ -50,6 +51,8 @@ struct http_exchange_events {
 };
 
 const struct http_request *http_exchange_request(const struct http_exchange *exchange);
+/* In the admit hook or the handler: the route of path and method; NULL: none. */
+const struct http_route *http_exchange_route(const struct http_exchange *exchange);
 
 /* In the handler: the answer comes from `next`. `events` is borrowed until on_done. */
 void http_exchange_set_events(struct http_exchange *exchange,

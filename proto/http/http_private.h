@@ -27,9 +27,10 @@ struct http_exchange {
     struct http_connection *connection; /* NULL when the exchange is over; loop's thread */
     const struct http_exchange_events *events;
     void *arg;
-    struct http_request *request; /* owned; freed after the handler */
-    char *memory;                 /* owned: the bytes of head and body */
-    char *path;                   /* owned copy whose slashes became NULs, for the segments */
+    struct http_request *request;   /* owned; freed after the handler */
+    const struct http_route *route; /* serves path and method; NULL: none */
+    char *memory;                   /* owned: the bytes of head and body */
+    char *path;                     /* owned copy whose slashes became NULs, for the segments */
     bool is_head, is_1_0, keeps_open;
     bool has_begun, is_over; /* the status, and the last byte, are in the output */
     bool is_chunked;

@@ -22,6 +22,11 @@ struct rpc_tls;
 /* A page answers a GET at once. Before the call: status 200 and an empty text/plain body. */
 typedef void http_page_fn(void *arg, struct http_reply *reply);
 typedef void http_handler_fn(void *arg, struct http_exchange *exchange);
+/* Words an error as the API of a path does. out_headers (HTTP_REFUSAL_HEADER_BYTES) lives as long
+ * as the reply. */
+typedef void http_refusal_fn(const struct error *err, char *out_headers, struct http_reply *reply);
+
+enum { HTTP_REFUSAL_HEADER_BYTES = 640 };
 
 /* A path, compared as a whole. "{}" stands for one segment. HEAD is served where GET is, and
  * OPTIONS everywhere. */
@@ -30,7 +35,8 @@ struct http_route {
     http_page_fn *page; /* GET; NULL: see `handle` */
     void *arg;
     http_handler_fn *handle;
-    unsigned methods; /* that `handle` takes: HTTP_GET, HTTP_POST or both */
+    unsigned methods;        /* that `handle` takes: HTTP_GET, HTTP_POST or both */
+    http_refusal_fn *refuse; /* optional: for the admit hook; the server never calls it */
 };
 
 /* Reasons for which the server itself refuses or ends something; for counters. */

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "server/gateway/http/http_error.h"
 #include "server/gateway/page/page.h"
+#include "server/gateway/tgi/tgi_error.h"
 
 #define AT(member) offsetof(struct http_surfaces, member)
 
@@ -25,38 +26,43 @@ static void refuse_not_built(void *arg, struct http_exchange *http)
     http_exchange_reply(http, &reply);
 }
 
-/* The paths of the APIs, each with the place of its handler's argument. */
+/* The paths of the APIs, each with the place of its handler's argument. Refusals before a handler
+ * have OpenAI's form, unless the API has its own. */
 static const struct {
     const char *path;
     http_handler_fn *handle;
     size_t at;
     unsigned methods;
+    http_refusal_fn *refuse;
 } apis[] = {
-    {"/v1/chat/completions", openai_exchange_chat, AT(openai), HTTP_POST},
-    {"/v1/completions", openai_exchange_completions, AT(openai), HTTP_POST},
-    {"/v1/models", openai_models_list, AT(models), HTTP_GET},
-    {"/models", openai_models_list, AT(models), HTTP_GET},
-    {"/v1/models/{}", openai_models_get, AT(models), HTTP_GET},
-    {"/models/{}", openai_models_get, AT(models), HTTP_GET},
-    {"/v1/embeddings", refuse_not_built, 0, HTTP_GET | HTTP_POST},
-    {"/v1/responses", refuse_not_built, 0, HTTP_GET | HTTP_POST},
-    {"/v1/messages", refuse_not_built, 0, HTTP_GET | HTTP_POST},
-    {"/tokenize", openai_tokens_encode, AT(tokens), HTTP_POST},
-    {"/detokenize", openai_tokens_decode, AT(tokens), HTTP_POST},
-    {"/", tgi_exchange_compat, AT(tgi), HTTP_POST},
-    {"/generate", tgi_exchange_generate, AT(tgi), HTTP_POST},
-    {"/generate_stream", tgi_exchange_stream, AT(tgi), HTTP_POST},
-    {"/info", tgi_exchange_info, AT(tgi), HTTP_GET},
-    {"/v2", kserve_http_server, AT(kserve), HTTP_GET},
-    {"/v2/models/{}", kserve_http_model, AT(kserve), HTTP_GET},
-    {"/v2/models/{}/versions/{}", kserve_http_model, AT(kserve), HTTP_GET},
-    {"/v2/models/{}/ready", kserve_http_model_ready, AT(kserve), HTTP_GET},
-    {"/v2/models/{}/versions/{}/ready", kserve_http_model_ready, AT(kserve), HTTP_GET},
-    {"/v2/models/{}/generate", kserve_http_generate, AT(kserve), HTTP_POST},
-    {"/v2/models/{}/versions/{}/generate", kserve_http_generate, AT(kserve), HTTP_POST},
-    {"/v2/models/{}/generate_stream", kserve_http_generate_stream, AT(kserve), HTTP_POST},
+    {"/v1/chat/completions", openai_exchange_chat, AT(openai), HTTP_POST, NULL},
+    {"/v1/completions", openai_exchange_completions, AT(openai), HTTP_POST, NULL},
+    {"/v1/models", openai_models_list, AT(models), HTTP_GET, NULL},
+    {"/models", openai_models_list, AT(models), HTTP_GET, NULL},
+    {"/v1/models/{}", openai_models_get, AT(models), HTTP_GET, NULL},
+    {"/models/{}", openai_models_get, AT(models), HTTP_GET, NULL},
+    {"/v1/embeddings", refuse_not_built, 0, HTTP_GET | HTTP_POST, NULL},
+    {"/v1/responses", refuse_not_built, 0, HTTP_GET | HTTP_POST, NULL},
+    {"/v1/messages", refuse_not_built, 0, HTTP_GET | HTTP_POST, NULL},
+    {"/tokenize", openai_tokens_encode, AT(tokens), HTTP_POST, NULL},
+    {"/detokenize", openai_tokens_decode, AT(tokens), HTTP_POST, NULL},
+    {"/", tgi_exchange_compat, AT(tgi), HTTP_POST, tgi_error_reply},
+    {"/generate", tgi_exchange_generate, AT(tgi), HTTP_POST, tgi_error_reply},
+    {"/generate_stream", tgi_exchange_stream, AT(tgi), HTTP_POST, tgi_error_reply},
+    {"/info", tgi_exchange_info, AT(tgi), HTTP_GET, tgi_error_reply},
+    {"/v2", kserve_http_server, AT(kserve), HTTP_GET, kserve_http_error},
+    {"/v2/models/{}", kserve_http_model, AT(kserve), HTTP_GET, kserve_http_error},
+    {"/v2/models/{}/versions/{}", kserve_http_model, AT(kserve), HTTP_GET, kserve_http_error},
+    {"/v2/models/{}/ready", kserve_http_model_ready, AT(kserve), HTTP_GET, kserve_http_error},
+    {"/v2/models/{}/versions/{}/ready", kserve_http_model_ready, AT(kserve), HTTP_GET,
+     kserve_http_error},
+    {"/v2/models/{}/generate", kserve_http_generate, AT(kserve), HTTP_POST, kserve_http_error},
+    {"/v2/models/{}/versions/{}/generate", kserve_http_generate, AT(kserve), HTTP_POST,
+     kserve_http_error},
+    {"/v2/models/{}/generate_stream", kserve_http_generate_stream, AT(kserve), HTTP_POST,
+     kserve_http_error},
     {"/v2/models/{}/versions/{}/generate_stream", kserve_http_generate_stream, AT(kserve),
-     HTTP_POST},
+     HTTP_POST, kserve_http_error},
 };
 
 /* Pages, which need no key, and their arguments. */
@@ -102,7 +108,8 @@ int http_surfaces_init(struct http_surfaces *surfaces, const struct http_surface
         add(surfaces, &(struct http_route){.path = apis[i].path,
                                            .handle = apis[i].handle,
                                            .arg = base + apis[i].at,
-                                           .methods = apis[i].methods});
+                                           .methods = apis[i].methods,
+                                           .refuse = apis[i].refuse});
     return 0;
 }
 

@@ -182,6 +182,19 @@ static int certificate_name(const void *peer, char *out_name, size_t n_out)
     return http_exchange_certificate_name(peer, out_name, n_out);
 }
 
+/* Answers with an error, in the form of the path's API. */
+static void reply_error(struct http_exchange *exchange, const struct error *err)
+{
+    const struct http_route *route = http_exchange_route(exchange);
+    char headers[HTTP_REFUSAL_HEADER_BYTES];
+    struct http_reply reply = {.status = 500};
+    if (route && route->refuse)
+        route->refuse(err, headers, &reply);
+    else
+        http_error_reply(err, headers, &reply);
+    http_exchange_reply(exchange, &reply);
+}
+
 /* Identifies the caller. True if the request is refused. */
 static bool check_caller(const struct listener *listener, struct http_exchange *exchange)
 {
@@ -194,7 +207,6 @@ static bool check_caller(const struct listener *listener, struct http_exchange *
                                .peer = exchange};
     struct access_identity identity;
     struct error err;
-    char headers[HTTP_ERROR_HEADER_BYTES];
     if (is_open(listener->front, head))
         return false;
     peer.n_authorization = peer.authorization ? strlen(peer.authorization) : 0;
@@ -203,9 +215,7 @@ static bool check_caller(const struct listener *listener, struct http_exchange *
         http_exchange_set_caller(exchange, identity.tenant);
         return false;
     }
-    struct http_reply reply = {.status = 401};
-    http_error_reply(&err, headers, &reply);
-    http_exchange_reply(exchange, &reply);
+    reply_error(exchange, &err);
     return true;
 }
 
@@ -214,8 +224,6 @@ static bool check_drain(const struct listener *listener, struct http_exchange *e
 {
     const struct http_head *head = &http_exchange_request(exchange)->head;
     struct http_front *front = listener->front;
-    char headers[HTTP_ERROR_HEADER_BYTES];
-    struct http_reply reply = {.status = 503};
     struct error err;
     if (!atomic_load(&front->refuses) || is_open(front, head))
         return false;
@@ -223,8 +231,7 @@ static bool check_drain(const struct listener *listener, struct http_exchange *e
     error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
     error_reason(&err, REASON_DRAINING);
     err.retry_after_ms = RETRY_MS;
-    http_error_reply(&err, headers, &reply);
-    http_exchange_reply(exchange, &reply);
+    reply_error(exchange, &err);
     return true;
 }
 

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/http/http_server.h"
 #include "server/gateway/relay/relay_sink.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -22,7 +23,7 @@ struct http_exchange;
 struct http_reply;
 struct strbuf;
 
-enum { HTTP_GENERATION_PING_MS = 15000, HTTP_GENERATION_HEADER_BYTES = 640 };
+enum { HTTP_GENERATION_PING_MS = 15000, HTTP_GENERATION_HEADER_BYTES = HTTP_REFUSAL_HEADER_BYTES };
 
 /* How an API writes its answers. `surface` is the API's own state of the request. */
 struct http_generation_ops {

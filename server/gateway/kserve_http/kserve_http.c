@@ -35,13 +35,20 @@ static void fill_refusal(uint64_t given, const struct error *err, char *out_head
                          struct http_reply *reply)
 {
     out_headers[0] = '\0';
-    if (err->retry_after_ms)
+    if (err->status == STATUS_UNAUTHENTICATED)
+        http_error_headers(err, out_headers);
+    else if (err->retry_after_ms)
         snprintf(out_headers, HTTP_GENERATION_HEADER_BYTES, "Retry-After: %u\r\n",
                  (err->retry_after_ms + MS_PER_S - 1) / MS_PER_S);
     reply->status = http_error_status(err);
     reply->content_type = "application/json";
     reply->headers = out_headers;
     write_error(given, err, &reply->body);
+}
+
+void kserve_http_error(const struct error *err, char *out_headers, struct http_reply *reply)
+{
+    fill_refusal(0, err, out_headers, reply);
 }
 
 void kserve_http_refuse(struct http_exchange *http, uint64_t given, const struct error *err)

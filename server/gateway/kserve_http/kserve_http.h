@@ -25,5 +25,8 @@ http_handler_fn kserve_http_server, kserve_http_model, kserve_http_model_ready;
 /* Probes: GET /v2/health/live and /v2/health/ready, which need no key. */
 http_page_fn kserve_http_live, kserve_http_ready;
 
+/* Fills in {"error": TEXT} for a refusal before the handler. */
+http_refusal_fn kserve_http_error;
+
 /* Answers {"error": TEXT}. `given` is that of the request, or 0. */
 void kserve_http_refuse(struct http_exchange *http, uint64_t given, const struct error *err);

@@ -7,6 +7,7 @@
 #include "base/strbuf.h"
 #include "base/text/json_write.h"
 #include "proto/http/http_exchange.h"
+#include "server/gateway/http/http_error.h"
 #include "server/gateway/http/http_generation.h"
 #include "server/gateway/tgi/tgi_request.h"
 
@@ -27,6 +28,8 @@ static const struct row rows[] = {
     {STATUS_FAILED_PRECONDITION, 422, "validation", validation},
     {STATUS_ALREADY_EXISTS, 422, "validation", validation},
     {STATUS_UNIMPLEMENTED, 422, "validation", validation},
+    {STATUS_UNAUTHENTICATED, 401, "authentication", ""},
+    {STATUS_PERMISSION_DENIED, 403, "permission", ""},
     {STATUS_NOT_FOUND, 404, "model_not_found", ""},
     {STATUS_RESOURCE_EXHAUSTED, 429, "overloaded", overloaded},
     {STATUS_UNAVAILABLE, 503, "overloaded", overloaded},
@@ -69,7 +72,9 @@ void tgi_error_write(const struct error *err, struct strbuf *out)
 void tgi_error_reply(const struct error *err, char *out_headers, struct http_reply *reply)
 {
     out_headers[0] = '\0';
-    if (err->retry_after_ms)
+    if (err->status == STATUS_UNAUTHENTICATED)
+        http_error_headers(err, out_headers);
+    else if (err->retry_after_ms)
         snprintf(out_headers, HTTP_GENERATION_HEADER_BYTES,
                  "Retry-After: %u\r\nRetry-After-Ms: %u\r\n",
                  (err->retry_after_ms + MS_PER_S - 1) / MS_PER_S, err->retry_after_ms);

@@ -17,6 +17,7 @@
 #include "server/gateway/base/counters.h"
 #include "server/gateway/gateway.h"
 #include "server/gateway/http/http_front.h"
+#include "server/gateway/http_surfaces.h"
 #include "tests/unit/base/support_cmocka.h"
 
 enum { WAIT_MS = 5000 };
@@ -47,6 +48,7 @@ static struct {
     struct gateway_limits limits;
     struct counters counters;
     char folder[32], keys[64], key[API_KEY_BYTES];
+    struct http_surfaces surfaces; /* its routes take the place of the test's own */
 } f;
 
 static void write_keys(void)
@@ -81,15 +83,16 @@ static void start(const char *listen, const char *origins, bool with_keys)
     assert_int_equal(access_create(&access, "", &f.access, &err), 0);
     gateway_limits_init(&f.limits);
     counters_init(&f.counters);
-    const struct http_front_config config = {.listen = text,
-                                             .origins = origins,
-                                             .access = f.access,
-                                             .limits = &f.limits,
-                                             .counters = &f.counters,
-                                             .routes = routes,
-                                             .n_routes = 3,
-                                             .n_threads = 2,
-                                             .max_connections = 64};
+    const struct http_front_config config = {
+        .listen = text,
+        .origins = origins,
+        .access = f.access,
+        .limits = &f.limits,
+        .counters = &f.counters,
+        .routes = f.surfaces.routes ? f.surfaces.routes : routes,
+        .n_routes = f.surfaces.routes ? f.surfaces.n_routes : 3,
+        .n_threads = 2,
+        .max_connections = 64};
     if (http_front_create(&config, &f.front, &err) != 0)
         fail_msg("%s", err.message);
 }
@@ -374,6 +377,48 @@ static void test_a_drain_refuses_requests_and_serves_pages(void **state)
     strbuf_fini(&answer);
 }
 
+/* Refusals before a handler runs had OpenAI's form on the paths of all APIs. */
+static void test_each_api_words_the_refusals_of_the_front(void **state)
+{
+    static const struct {
+        const char *line, *body;
+    } rows[] = {
+        {"GET /v1/models", "{\"error\":{\"message\":\""},
+        {"POST /v1/completions", "{\"error\":{\"message\":\""},
+        {"GET /nothing", "{\"error\":{\"message\":\""},
+        {"POST /", "\",\"error_type\":\""},
+        {"POST /generate", "\",\"error_type\":\""},
+        {"POST /generate_stream", "\",\"error_type\":\""},
+        {"GET /info", "\",\"error_type\":\""},
+        {"GET /v2", "\r\n\r\n{\"error\":\""},
+        {"POST /v2/models/m/generate", "\r\n\r\n{\"error\":\""},
+        {"POST /v2/models/m/versions/1/generate_stream", "\r\n\r\n{\"error\":\""},
+    };
+    const struct http_surfaces_config config = {0};
+    struct strbuf answer = {0};
+    struct error err;
+    (void)state;
+    for (unsigned drains = 0; drains < 2; drains++) {
+        assert_int_equal(http_surfaces_init(&f.surfaces, &config, &err), 0);
+        start("127.0.0.1:0", "", !drains);
+        int fds[sizeof(rows) / sizeof(rows[0])];
+        for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+            fds[i] = dial();
+        if (drains)
+            http_front_drain(f.front, true);
+        for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+            unsigned status = ask_on(fds[i], rows[i].line, "Host: localhost\r\n", &answer);
+            const char *header = drains ? "Retry-After: 1\r\n" : "WWW-Authenticate: Bearer\r\n";
+            if (status != (drains ? 503 : 401) || !strstr(strbuf_str(&answer), rows[i].body) ||
+                !strstr(strbuf_str(&answer), header))
+                fail_msg("%s: %s", rows[i].line, strbuf_str(&answer));
+        }
+        stop();
+        http_surfaces_fini(&f.surfaces);
+    }
+    strbuf_fini(&answer);
+}
+
 static void test_limits_are_those_of_the_table(void **state)
 {
     struct strbuf answer = {0}, headers = {0};
@@ -407,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_a_bad_address_is_named),
         cmocka_unit_test(test_keys_stay_on_this_machine_unless_allowed),
         cmocka_unit_test(test_a_drain_refuses_requests_and_serves_pages),
+        cmocka_unit_test(test_each_api_words_the_refusals_of_the_front),
         cmocka_unit_test(test_limits_are_those_of_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -306,6 +306,8 @@ static void test_each_status_has_its_http_status_and_type(void **state)
         {STATUS_INVALID_ARGUMENT, REASON_NONE, 0, 422, "validation"},
         {STATUS_FAILED_PRECONDITION, REASON_NONE, 0, 422, "validation"},
         {STATUS_UNIMPLEMENTED, REASON_NONE, 0, 422, "validation"},
+        {STATUS_UNAUTHENTICATED, REASON_API_KEY_MISSING, 0, 401, "authentication"},
+        {STATUS_PERMISSION_DENIED, REASON_ROLE_REQUIRED, 0, 403, "permission"},
         {STATUS_NOT_FOUND, REASON_NONE, 0, 404, "model_not_found"},
         {STATUS_RESOURCE_EXHAUSTED, REASON_QUEUE_FULL, 0, 429, "overloaded"},
         {STATUS_RESOURCE_EXHAUSTED, REASON_ANSWER_TOO_LARGE, 0, 422, "validation"},
