@@ -180,16 +180,18 @@ static int check_totals(const struct engine_request *req, const struct request_l
 {
     uint32_t n = req->n_prompt_ids, most = limits->max_total_tokens;
     if (limits->max_input_tokens && n > limits->max_input_tokens) {
-        error_field(err, "prompt", "%u tokens exceed max_input_tokens (%u)", n,
-                    limits->max_input_tokens);
+        error_field(err, "prompt",
+                    "%u tokens exceed max_input_tokens: for prompts the maximum context length is "
+                    "%u tokens",
+                    n, limits->max_input_tokens);
         return error_reason(err, REASON_INPUT_TOO_LONG);
     }
     if (!most)
         return 0;
     if (n >= most)
         error_field(err, "prompt",
-                    "%u tokens leave no room to generate: max_total_tokens is %u, prompt and "
-                    "answer together",
+                    "%u tokens leave no room to generate: by max_total_tokens the maximum context "
+                    "length is %u tokens, prompt and answer together",
                     n, most);
     else if (req->stopping.max_tokens != UINT32_MAX && req->stopping.max_tokens > most - n)
         error_field(err, "stopping.max_tokens",

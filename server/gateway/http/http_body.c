@@ -106,18 +106,25 @@ int http_body_float(struct http_body *body, const char *name, float *out)
     return rc;
 }
 
-/* Some clients write whole numbers as 16.0. */
-static bool is_whole(const struct json_number *n, uint64_t most, uint64_t *out)
+/* Some clients write whole numbers as 16.0. Leaves other fractions as they are. */
+static void make_integer(struct json_number *n)
 {
     const double most_exact = 9007199254740992.0; /* 2^53 */
-    if (n->is_integer && !n->is_negative) {
-        *out = n->u;
-        return n->u <= most;
-    }
-    if (n->is_integer || !(n->f >= 0 && n->f <= most_exact) || n->f != floor(n->f))
-        return false;
-    *out = (uint64_t)n->f;
-    return *out <= most;
+    if (n->is_integer || !(fabs(n->f) <= most_exact) || n->f != floor(n->f))
+        return;
+    n->is_integer = true;
+    n->is_negative = n->f < 0;
+    n->i = (int64_t)n->f;
+    n->u = n->is_negative ? 0 : (uint64_t)n->f;
+}
+
+int http_body_integer(struct http_body *body, const char *name, struct json_number *out)
+{
+    int rc = http_body_number(body, name, out);
+    if (rc)
+        return rc;
+    make_integer(out);
+    return out->is_integer ? 0 : http_body_bad(body, name, "must be a whole number");
 }
 
 int http_body_whole(struct http_body *body, const char *name, uint64_t most, uint64_t *out)
@@ -126,9 +133,11 @@ int http_body_whole(struct http_body *body, const char *name, uint64_t most, uin
     int rc = http_body_number(body, name, &n);
     if (rc)
         return rc;
-    if (!is_whole(&n, most, out))
+    make_integer(&n);
+    if (!n.is_integer || n.is_negative || n.u > most)
         return error_field(body->err, name, "must be a whole number from 0 to %llu",
                            (unsigned long long)most);
+    *out = n.u;
     return 0;
 }
 

@@ -49,6 +49,8 @@ int http_body_enter_list(struct http_body *body, const char *name, const char *r
 int http_body_bool(struct http_body *body, const char *name, bool *out);
 int http_body_number(struct http_body *body, const char *name, struct json_number *out);
 int http_body_float(struct http_body *body, const char *name, float *out);
+/* Any whole number; *out is an integer. */
+int http_body_integer(struct http_body *body, const char *name, struct json_number *out);
 /* A whole number from 0 to `most`. */
 int http_body_whole(struct http_body *body, const char *name, uint64_t most, uint64_t *out);
 int http_body_u32(struct http_body *body, const char *name, uint32_t *out);

@@ -2,9 +2,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text/json_write.h"
+#include "server/gateway/relay/relay.h"
 
 static void write_str(struct strbuf *out, const char *text)
 {
@@ -124,7 +126,7 @@ void openai_answer_prompt_info(struct openai_answer *answer, struct openai_answe
     }
     if (answer->echoes && answer->wants_logprobs)
         openai_logprobs_add(&prompt->logprobs, info->prompt_logprobs, info->n_prompt_logprobs,
-                            NULL);
+                            answer->n_top, NULL);
 }
 
 static void write_chunk_logprobs(const struct openai_answer *answer,
@@ -138,7 +140,7 @@ static void write_chunk_logprobs(const struct openai_answer *answer,
     if (!answer->wants_logprobs || (!tokens->n_logprobs && !joins)) {
         strbuf_add_str(out, "null");
     } else if (answer->is_chat) {
-        openai_logprobs_write_chat(tokens->logprobs, tokens->n_logprobs, out);
+        openai_logprobs_write_chat(tokens->logprobs, tokens->n_logprobs, answer->n_top, out);
     } else {
         struct openai_logprobs lists = {.n_text = choice->n_text};
         if (joins)
@@ -147,7 +149,7 @@ static void write_chunk_logprobs(const struct openai_answer *answer,
             lists.n_text = prompt->logprobs.n_text;
         const struct openai_logprobs_text text = {tokens->text, frame->text_ends, frame->text_begin,
                                                   joins};
-        openai_logprobs_add(&lists, tokens->logprobs, tokens->n_logprobs,
+        openai_logprobs_add(&lists, tokens->logprobs, tokens->n_logprobs, answer->n_top,
                             frame->text_ends ? &text : NULL);
         choice->n_text = lists.n_text;
         openai_logprobs_write(&lists, out);
@@ -275,14 +277,16 @@ static void write_whole_logprobs(const struct openai_answer *answer,
     if (!answer->wants_logprobs) {
         strbuf_add_str(out, "null");
     } else if (answer->is_chat) {
-        openai_logprobs_write_chat(choice->logprobs, choice->n_logprobs, out);
+        openai_logprobs_write_chat(choice->logprobs, choice->n_logprobs, answer->n_top, out);
     } else {
         struct openai_logprobs lists = {0};
         const struct openai_logprobs_text text = {choice->text, text_ends, 0, answer->echoes};
         if (answer->echoes && info)
-            openai_logprobs_add(&lists, info->prompt_logprobs, info->n_prompt_logprobs, NULL);
+            openai_logprobs_add(&lists, info->prompt_logprobs, info->n_prompt_logprobs,
+                                answer->n_top, NULL);
         lists.n_text = text_ends ? 0 : lists.n_text;
-        openai_logprobs_add(&lists, choice->logprobs, choice->n_logprobs, text_ends ? &text : NULL);
+        openai_logprobs_add(&lists, choice->logprobs, choice->n_logprobs, answer->n_top,
+                            text_ends ? &text : NULL);
         openai_logprobs_write(&lists, out);
         openai_logprobs_fini(&lists);
     }
@@ -297,7 +301,8 @@ static void write_prompt_lists(const struct openai_answer *answer,
         return;
     if (answer->has_prompt_logprobs) {
         strbuf_add_str(out, ",\"prompt_logprobs\":");
-        openai_logprobs_write_prompt(info->prompt_logprobs, info->n_prompt_logprobs, out);
+        openai_logprobs_write_prompt(info->prompt_logprobs, info->n_prompt_logprobs,
+                                     answer->n_prompt_top, out);
     }
     if (answer->returns_ids) {
         strbuf_add_str(out, ",\"prompt_token_ids\":[");
@@ -306,11 +311,39 @@ static void write_prompt_lists(const struct openai_answer *answer,
     }
 }
 
+/* Copies the lists of a choice without its reasoning. Returns false if memory is exhausted. */
+static bool drop_reasoning(const struct relay_frame *frame, size_t i, Sluice__V1__Choice *choice)
+{
+    const struct relay_run *runs = frame->whole_runs[i];
+    uint32_t *ids = calloc(choice->n_ids + 1, sizeof(*ids));
+    Sluice__V1__TokenLogprob **logprobs = calloc(choice->n_logprobs + 1, sizeof(*logprobs));
+    size_t n_ids = 0, n_logprobs = 0, at = 0;
+    bool is_hidden = false;
+    for (size_t k = 0; ids && logprobs && k < choice->n_ids; k++) {
+        for (; at < frame->n_whole_runs[i] && runs[at].begin_id <= k; at++)
+            is_hidden = runs[at].kind == SLUICE__V1__PART_KIND__PART_KIND_REASONING;
+        if (is_hidden)
+            continue;
+        ids[n_ids++] = choice->ids[k];
+        if (k < choice->n_logprobs)
+            logprobs[n_logprobs++] = choice->logprobs[k];
+    }
+    choice->ids = ids;
+    choice->logprobs = logprobs;
+    choice->n_ids = n_ids;
+    choice->n_logprobs = n_logprobs;
+    return ids && logprobs;
+}
+
 static void write_choice(const struct openai_answer *answer, const struct relay_frame *frame,
                          size_t i, uint32_t index, struct strbuf *out)
 {
     const Sluice__V1__Choice *choice = frame->whole->choices[i];
     const Sluice__V1__PromptInfo *info = frame->whole->prompt_info;
+    bool hides = answer->hides_reasoning && i < RELAY_SINK_MAX_CHOICES && frame->n_whole_runs[i];
+    Sluice__V1__Choice shown = *choice;
+    if (hides && !drop_reasoning(frame, i, &shown))
+        out->failed = true;
     strbuf_printf(out, "%s{\"index\":%" PRIu32 ",", out->n_bytes ? "," : "", index);
     if (answer->is_chat) {
         strbuf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
@@ -324,13 +357,17 @@ static void write_choice(const struct openai_answer *answer, const struct relay_
         strbuf_add_str(out, "\"text\":");
         write_str(out, choice->text);
     }
-    write_whole_logprobs(answer, choice,
+    write_whole_logprobs(answer, &shown,
                          i < RELAY_SINK_MAX_CHOICES ? frame->whole_text_ends[i] : NULL, info, out);
-    write_ids(answer, out, choice->ids, choice->n_ids);
+    write_ids(answer, out, shown.ids, shown.n_ids);
     if (!answer->is_chat)
         write_prompt_lists(answer, info, out);
     strbuf_printf(out, ",\"finish_reason\":%s}",
                   choice->finished ? finish_reason(choice->finished) : "null");
+    if (hides) {
+        free(shown.ids);
+        free(shown.logprobs);
+    }
 }
 
 void openai_answer_choices(struct openai_answer *answer, struct openai_answer_prompt *prompt,

@@ -29,11 +29,12 @@ struct openai_answer {
     bool is_chat, wants_logprobs, returns_ids, continuous_usage, include_usage;
     bool echoes;              /* completions: text and log-probabilities begin with the prompt's */
     bool has_prompt_logprobs; /* vLLM's list is wanted */
-    bool hides_reasoning;     /* vLLM's include_reasoning is false */
-    char id[64];              /* "chatcmpl-..." */
-    const char *model;        /* as the client named it */
-    char fingerprint[72];     /* empty: unknown */
-    int64_t created;          /* seconds since the epoch */
+    uint32_t n_top, n_prompt_top; /* alternatives of a generated token, and of the prompt's */
+    bool hides_reasoning;         /* vLLM's include_reasoning is false */
+    char id[64];                  /* "chatcmpl-..." */
+    const char *model;            /* as the client named it */
+    char fingerprint[72];         /* empty: unknown */
+    int64_t created;              /* seconds since the epoch */
     /* so far; reasoning is generated too */
     uint32_t n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_reasoning_tokens;
     /* A chunk is written up to its finish_reason: the next frame may have the reason. */

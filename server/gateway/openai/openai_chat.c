@@ -24,18 +24,31 @@ static bool is_text_type(const char *type)
     return false;
 }
 
-static int read_part(struct http_body *body, const char *name, struct strbuf *joined)
+/* Skips a key that no part of text has. */
+static int ignore_key(struct http_body *body, const char *key, struct openai_ignored *ignored)
+{
+    char every[NAME_BYTES];
+    snprintf(every, sizeof(every), "messages[].content[].%.60s", key);
+    return openai_field_ignore(body, ignored, every);
+}
+
+static int read_part(struct http_body *body, const char *name, struct strbuf *joined,
+                     struct openai_ignored *ignored)
 {
     const char *key;
+    bool is_null;
     char *type = NULL, *text = NULL;
     int rc = http_body_enter_object(body, name);
     while (!rc && (rc = http_body_key(body, &key)) == 0 && key) {
+        rc = http_body_null(body, &is_null);
+        if (rc || is_null) /* as if it were absent */
+            continue;
         if (strcmp(key, "type") == 0)
             rc = http_body_text(body, name, &type);
         else if (strcmp(key, "text") == 0 || strcmp(key, "refusal") == 0)
             rc = http_body_text(body, name, &text);
         else
-            rc = http_body_skip(body);
+            rc = ignore_key(body, key, ignored);
     }
     if (rc)
         return rc;
@@ -49,7 +62,8 @@ static int read_part(struct http_body *body, const char *name, struct strbuf *jo
     return 0;
 }
 
-static int read_parts(struct http_body *body, const char *name, char **out)
+static int read_parts(struct http_body *body, const char *name, char **out,
+                      struct openai_ignored *ignored)
 {
     struct strbuf joined;
     bool more = true;
@@ -58,7 +72,7 @@ static int read_parts(struct http_body *body, const char *name, char **out)
     int rc = http_body_enter_list(body, name, "must be a string or a list of parts");
     for (size_t i = 0; !rc && (rc = http_body_more(body, &more)) == 0 && more; i++) {
         snprintf(part, sizeof(part), "%.70s[%zu]", name, i);
-        rc = read_part(body, part, &joined);
+        rc = read_part(body, part, &joined, ignored);
     }
     if (!rc) {
         *out = strbuf_failed(&joined)
@@ -71,14 +85,15 @@ static int read_parts(struct http_body *body, const char *name, char **out)
 }
 
 /* A string, or a list of parts. */
-static int read_content(struct http_body *body, const char *name, char **out)
+static int read_content(struct http_body *body, const char *name, char **out,
+                        struct openai_ignored *ignored)
 {
     enum json_value kind;
     int rc = http_body_kind(body, &kind);
     if (rc)
         return rc;
     return kind == JSON_VALUE_STRING ? http_body_text(body, name, out)
-                                     : read_parts(body, name, out);
+                                     : read_parts(body, name, out, ignored);
 }
 
 /* --- messages --- */
@@ -94,6 +109,22 @@ static int read_tool_calls(struct http_body *body, const char *name, char **out)
     return http_body_raw(body, out);
 }
 
+/* Refuses a second value that differs from the first. */
+static int check_once(struct http_body *body, const char *name, const char *before,
+                      const char *after)
+{
+    if (before[0] && strcmp(before, after) != 0)
+        return http_body_bad(body, name, "is given twice, with two values");
+    return 0;
+}
+
+static int read_text_once(struct http_body *body, const char *name, char **out)
+{
+    const char *before = *out;
+    int rc = http_body_text(body, name, out);
+    return rc ? rc : check_once(body, name, before, *out);
+}
+
 static int read_member(struct http_body *body, const char *name, const char *key,
                        Sluice__V1__ChatMessage *message, struct openai_ignored *ignored)
 {
@@ -103,15 +134,18 @@ static int read_member(struct http_body *body, const char *name, const char *key
     if (rc || is_null) /* as if it were absent */
         return rc;
     if (strcmp(key, "role") == 0)
-        return http_body_text(body, name, &message->role);
-    if (strcmp(key, "content") == 0)
-        return read_content(body, name, &message->content);
+        return read_text_once(body, name, &message->role);
+    if (strcmp(key, "content") == 0) {
+        const char *before = message->content;
+        rc = read_content(body, name, &message->content, ignored);
+        return rc ? rc : check_once(body, name, before, message->content);
+    }
     if (strcmp(key, "name") == 0)
-        return http_body_text(body, name, &message->name);
+        return read_text_once(body, name, &message->name);
     if (strcmp(key, "tool_call_id") == 0)
-        return http_body_text(body, name, &message->tool_call_id);
+        return read_text_once(body, name, &message->tool_call_id);
     if (strcmp(key, "reasoning_content") == 0 || strcmp(key, "reasoning") == 0)
-        return http_body_text(body, name, &message->reasoning_content);
+        return read_text_once(body, name, &message->reasoning_content);
     if (strcmp(key, "tool_calls") == 0)
         return read_tool_calls(body, name, &message->tool_calls_json);
     snprintf(every, sizeof(every), "messages[].%.60s", key);

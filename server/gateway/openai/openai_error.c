@@ -13,6 +13,7 @@ struct rename {
 
 static const struct rename renames[] = {
     {"output.top_n", "top_logprobs", "logprobs"},
+    {"output.return_full_text", "echo", NULL},
     {"output.truncate", "truncate_prompt_tokens", NULL},
     {"stopping.include_stop", "include_stop_str_in_output", NULL},
     {"chat.template_variables_json", "chat_template_kwargs", NULL},
@@ -57,18 +58,24 @@ static void write_name(const char *field, bool is_chat, char *out, size_t n_out)
                 strlen(calls + strlen(".tool_calls_json")) + 1);
 }
 
-void openai_error_name_field(struct error *err, bool is_chat)
+void openai_error_rename(struct error *err, const char *name)
 {
-    char name[ERROR_FIELD_BYTES], text[ERROR_MESSAGE_BYTES];
+    char text[ERROR_MESSAGE_BYTES];
     size_t n = strlen(err->field);
-    if (!n)
-        return;
-    write_name(err->field, is_chat, name, sizeof(name));
     if (strncmp(err->message, err->field, n) == 0) {
         snprintf(text, sizeof(text), "%s%.400s", name, err->message + n);
         snprintf(err->message, sizeof(err->message), "%s", text);
     }
     snprintf(err->field, sizeof(err->field), "%s", name);
+}
+
+void openai_error_name_field(struct error *err, bool is_chat)
+{
+    char name[ERROR_FIELD_BYTES];
+    if (!err->field[0])
+        return;
+    write_name(err->field, is_chat, name, sizeof(name));
+    openai_error_rename(err, name);
 }
 
 /* OpenAI's code for a reason; NULL: the reason's own name. */

@@ -13,6 +13,7 @@
 #include "server/gateway/http/http_ignored.h"
 #include "server/gateway/openai/openai_answer.h"
 #include "server/gateway/openai/openai_chat.h"
+#include "server/gateway/openai/openai_error.h"
 #include "server/gateway/openai/openai_models.h"
 #include "server/gateway/openai/openai_request.h"
 
@@ -46,11 +47,20 @@ static void forget_request(struct openai_exchange *exchange)
 
 /* --- the answer --- */
 
+/* The proto has one number of alternatives. Names the field that set it, if not the usual one. */
+static void name_top(const struct openai_answer *answer, struct error *err)
+{
+    if (strcmp(err->field, "output.top_n") == 0 && answer->n_prompt_top > answer->n_top)
+        openai_error_rename(err, "prompt_logprobs");
+}
+
 static void refuse(void *surface, const struct error *err, char *out_headers,
                    struct http_reply *reply)
 {
     const struct openai_exchange *exchange = surface;
-    openai_models_error_reply(exchange->dispatch, err, exchange->answer.is_chat, out_headers,
+    struct error named = *err;
+    name_top(&exchange->answer, &named);
+    openai_models_error_reply(exchange->dispatch, &named, exchange->answer.is_chat, out_headers,
                               reply);
 }
 
@@ -65,7 +75,8 @@ static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *
     if (frame->kind == RELAY_FRAME_WHOLE) {
         openai_answer_choices(answer, prompt, frame, first);
     } else if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
-        forget_request(exchange);
+        if (exchange->n_prompts == 1)
+            forget_request(exchange); /* the request was accepted */
         openai_answer_prompt_info(answer, prompt, &frame->prompt_info);
     } else if (frame->kind == RELAY_FRAME_TOKENS) {
         uint32_t i = first + frame->tokens.choice;
@@ -110,20 +121,30 @@ static void whole(void *surface, struct http_reply *reply)
     openai_answer_whole(&exchange->answer, exchange->prompts, exchange->n_prompts, &reply->body);
 }
 
-/* The template refused the messages: tries again with all system messages at the front. */
+static void add_header(char *headers, const char *header)
+{
+    size_t n = strlen(headers);
+    if (!strstr(headers, header))
+        snprintf(headers + n, HTTP_GENERATION_HEADER_BYTES - n, "%s", header);
+}
+
+/* Tries again without max_tokens if it exceeds the operator's limit. Tries again with all system
+ * messages at the front if the template refused the messages. */
 static const Sluice__V1__GenerateRequest *again(void *surface, size_t i_prompt,
                                                 const struct error *err, char *headers)
 {
     struct openai_exchange *exchange = surface;
     struct openai_request *request = exchange->request;
-    size_t n = strlen(headers);
+    if (request && openai_request_unbind(request, err)) {
+        add_header(headers, "X-Sluice-Changed: max_tokens cut to the limit of the model\r\n");
+        return openai_request_choose(request, i_prompt) ? &request->request : NULL;
+    }
     if (!request || err->reason != REASON_TEMPLATE_REFUSED ||
         !openai_chat_may_merge(&request->chat) ||
         !openai_chat_merge(&request->chat, &request->arena) ||
         !openai_request_choose(request, i_prompt))
         return NULL;
-    snprintf(headers + n, HTTP_GENERATION_HEADER_BYTES - n,
-             "X-Sluice-Changed: system messages merged to the front\r\n");
+    add_header(headers, "X-Sluice-Changed: system messages merged to the front\r\n");
     return &request->request;
 }
 
@@ -167,6 +188,8 @@ static void fill_answer(struct openai_exchange *exchange, const struct openai_re
         .wants_logprobs = request->wants_logprobs,
         .returns_ids = request->returns_ids,
         .echoes = request->echoes,
+        .n_top = request->n_top,
+        .n_prompt_top = request->n_prompt_top,
         .has_prompt_logprobs = request->wants_prompt_logprobs,
         .hides_reasoning = !request->includes_reasoning,
         .continuous_usage = request->continuous_usage,
@@ -213,7 +236,9 @@ static int begin(struct openai_context *context, struct http_exchange *http,
                                             .streams = request->streams,
                                             .ping_ms = context->ping_ms,
                                             .headers = headers};
-    bool may_merge = request->is_chat && openai_chat_may_merge(&request->chat);
+    bool may_change = (request->is_chat && openai_chat_may_merge(&request->chat)) ||
+                      (request->stopping.has_max_tokens &&
+                       openai_models_limit_total(context->dispatch, request->request.model));
     http_ignored_header(&request->ignored.names, headers, sizeof(headers));
     struct openai_exchange *exchange = make_exchange(request);
     if (!exchange)
@@ -221,10 +246,12 @@ static int begin(struct openai_context *context, struct http_exchange *http,
     exchange->dispatch = context->dispatch;
     config.surface = exchange;
     int rc = http_generation_begin(http, &config, err);
-    if (rc)
+    if (rc) {
+        name_top(&exchange->answer, err);
         destroy(exchange);
-    else if (!may_merge)
+    } else if (!may_change) {
         forget_request(exchange); /* relays have copies */
+    }
     return rc;
 }
 

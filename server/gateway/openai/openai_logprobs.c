@@ -32,14 +32,21 @@ static void write_token(struct strbuf *out, const ProtobufCBinaryData *token, fl
     strbuf_add_char(out, ']');
 }
 
-void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n, struct strbuf *out)
+/* The number of alternatives to write. */
+static size_t count_top(const Sluice__V1__TokenLogprob *entry, uint32_t n_top)
+{
+    return entry->n_top < n_top ? entry->n_top : n_top;
+}
+
+void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n, uint32_t n_top,
+                                struct strbuf *out)
 {
     strbuf_add_str(out, "{\"content\":[");
     for (size_t i = 0; i < n; i++) {
         strbuf_add_str(out, i ? "," : "");
         write_token(out, &list[i]->token, list[i]->logprob);
         strbuf_add_str(out, ",\"top_logprobs\":[");
-        for (size_t k = 0; k < list[i]->n_top; k++) {
+        for (size_t k = 0; k < count_top(list[i], n_top); k++) {
             strbuf_add_str(out, k ? "," : "");
             write_token(out, &list[i]->top[k]->token, list[i]->top[k]->logprob);
             strbuf_add_char(out, '}');
@@ -93,7 +100,7 @@ static bool is_repeated(const Sluice__V1__TokenLogprob *entry, size_t k)
 }
 
 /* The token itself and its alternatives: {"<token>": <logprob>}. */
-static void write_top(struct strbuf *out, const Sluice__V1__TokenLogprob *entry)
+static void write_top(struct strbuf *out, const Sluice__V1__TokenLogprob *entry, uint32_t n_top)
 {
     if (isnan(entry->logprob)) {
         strbuf_add_str(out, "null");
@@ -103,7 +110,7 @@ static void write_top(struct strbuf *out, const Sluice__V1__TokenLogprob *entry)
     write_name(out, &entry->token);
     strbuf_add_char(out, ':');
     write_number(out, entry->logprob);
-    for (size_t k = 0; k < entry->n_top; k++) {
+    for (size_t k = 0; k < count_top(entry, n_top); k++) {
         if (is_repeated(entry, k))
             continue;
         strbuf_add_char(out, ',');
@@ -136,7 +143,7 @@ static size_t begin_of(const struct openai_logprobs_text *text, size_t n_text, s
 }
 
 void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob *const *list,
-                         size_t n, const struct openai_logprobs_text *text)
+                         size_t n, uint32_t n_top, const struct openai_logprobs_text *text)
 {
     size_t n_text = text ? strlen(text->text) : 0;
     uint64_t before = lists->n_text;
@@ -150,7 +157,7 @@ void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob
         strbuf_add_str(&lists->logprobs, comma);
         write_number(&lists->logprobs, list[i]->logprob);
         strbuf_add_str(&lists->top, comma);
-        write_top(&lists->top, list[i]);
+        write_top(&lists->top, list[i], n_top);
         strbuf_printf(&lists->offsets, "%s%" PRIu64, comma, lists->n_text);
         lists->n_text += code_points((const char *)token->data, token->len);
     }
@@ -200,7 +207,7 @@ static void write_ranked(struct strbuf *out, uint32_t id, const ProtobufCBinaryD
     strbuf_add_char(out, '}');
 }
 
-void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t n,
+void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t n, uint32_t n_top,
                                   struct strbuf *out)
 {
     strbuf_add_char(out, '[');
@@ -212,11 +219,12 @@ void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t 
             strbuf_add_str(out, "null");
             continue;
         }
-        for (size_t k = 0; k < entry->n_top; k++)
+        size_t n_others = count_top(entry, n_top);
+        for (size_t k = 0; k < n_others; k++)
             rank = entry->top[k]->id == entry->id ? k + 1 : rank;
         strbuf_add_char(out, '{');
         write_ranked(out, entry->id, &entry->token, entry->logprob, rank);
-        for (size_t k = 0; k < entry->n_top; k++) {
+        for (size_t k = 0; k < n_others; k++) {
             if (k + 1 == rank)
                 continue;
             strbuf_add_char(out, ',');

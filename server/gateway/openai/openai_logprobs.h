@@ -25,20 +25,20 @@ struct openai_logprobs_text {
 };
 
 void openai_logprobs_fini(struct openai_logprobs *lists);
-/* Appends tokens. Their offsets come from `text`; NULL: from the bytes of the tokens. A NaN, which
- * the first token of a prompt has, becomes null. A token that is no complete UTF-8 is written as
- * its bytes: "bytes:\xf0\x9f". */
+/* Appends tokens, with n_top alternatives of each at most. Their offsets come from `text`; NULL:
+ * from the bytes of the tokens. A NaN, which the first token of a prompt has, becomes null. A token
+ * that is no complete UTF-8 is written as its bytes: "bytes:\xf0\x9f". */
 void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob *const *list,
-                         size_t n, const struct openai_logprobs_text *text);
+                         size_t n, uint32_t n_top, const struct openai_logprobs_text *text);
 /* Appends all tokens of another object. */
 void openai_logprobs_join(struct openai_logprobs *lists, const struct openai_logprobs *first);
 /* Writes the object. */
 void openai_logprobs_write(const struct openai_logprobs *lists, struct strbuf *out);
 
-/* Writes the object of /v1/chat/completions. */
-void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n,
+/* Writes the object of /v1/chat/completions, with n_top alternatives of a token at most. */
+void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n, uint32_t n_top,
                                 struct strbuf *out);
 /* Writes vLLM's list of a prompt: null, then {"<id>": {"logprob", "rank", "decoded_token"}}. The
  * rank of a token that is not among the alternatives is null. */
-void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t n,
+void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t n, uint32_t n_top,
                                   struct strbuf *out);

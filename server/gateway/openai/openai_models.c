@@ -239,3 +239,19 @@ uint32_t openai_models_context(struct dispatch *dispatch, const char *model, con
     route_table_release(table);
     return n;
 }
+
+/* Without an operator's limit the most generated tokens are the context less one token. */
+bool openai_models_limit_total(struct dispatch *dispatch, const char *model)
+{
+    struct route_table *table = replicas_routes(dispatch->replicas);
+    const Sluice__Manager__V1__RouteTable *message = route_table_message(table);
+    bool has_limit = false;
+    for (size_t i = 0; i < message->n_routes; i++) {
+        const route *r = message->routes[i];
+        if (r->info && r->info->limits && strcmp(r->model, model) == 0)
+            has_limit =
+                has_limit || r->info->limits->max_generated_tokens + 1 < r->info->context_length;
+    }
+    route_table_release(table);
+    return has_limit;
+}

@@ -31,3 +31,6 @@ void openai_models_error_reply(struct dispatch *dispatch, const struct error *er
                                char *out_headers, struct http_reply *reply);
 /* Returns the context's length of a version; 0 if it is unknown. */
 uint32_t openai_models_context(struct dispatch *dispatch, const char *model, const char *version);
+/* Returns true if an operator limits prompt and answer of a version of the model below the context.
+ */
+bool openai_models_limit_total(struct dispatch *dispatch, const char *model);

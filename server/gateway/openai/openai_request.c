@@ -10,9 +10,12 @@
 
 enum { CHAT = 1, TEXT = 2, BOTH = 3, DEFAULT_MAX_TOKENS = 16 };
 
+enum { MAX_FIELDS = 128 };
+
 struct reader {
     struct openai_request *out;
     struct http_body body;
+    bool given[MAX_FIELDS]; /* by field */
 };
 
 struct field;
@@ -92,10 +95,10 @@ static int read_signed(struct reader *r, const struct field *field, int64_t low,
                        int64_t *out)
 {
     struct json_number n;
-    int rc = http_body_number(&r->body, field->name, &n);
+    int rc = http_body_integer(&r->body, field->name, &n);
     if (rc)
         return rc;
-    bool fits = n.is_integer && (n.is_negative ? n.i >= low : n.u <= (uint64_t)high);
+    bool fits = n.is_negative ? n.i >= low : n.u <= (uint64_t)high;
     if (!fits)
         return error_field(r->body.err, field->name, "must be a whole number from %lld to %lld",
                            (long long)low, (long long)high);
@@ -125,11 +128,9 @@ static int read_priority(struct reader *r, const struct field *field)
 static int read_seed(struct reader *r, const struct field *field)
 {
     struct json_number n;
-    int rc = http_body_number(&r->body, field->name, &n);
+    int rc = http_body_integer(&r->body, field->name, &n);
     if (rc)
         return rc;
-    if (!n.is_integer)
-        return http_body_bad(&r->body, field->name, "must be a whole number");
     r->out->sampling.seed = n.is_negative ? (uint64_t)n.i : n.u;
     mark(r, field);
     return 0;
@@ -182,23 +183,15 @@ static int read_logprobs(struct reader *r, const struct field *field)
         return rc;
     if (r->out->is_chat || kind == JSON_VALUE_BOOL)
         return http_body_bool(&r->body, field->name, &r->out->wants_logprobs);
-    rc = http_body_u32(&r->body, field->name, &r->out->output.top_n);
     r->out->wants_logprobs = true;
-    r->out->output.has_top_n = r->out->output.top_n > 0;
-    return rc;
+    return http_body_u32(&r->body, field->name, &r->out->n_top);
 }
 
 /* Extra of vLLM: the number of alternatives for each token of the prompt. */
 static int read_prompt_logprobs(struct reader *r, const struct field *field)
 {
-    uint32_t n = 0;
-    int rc = http_body_u32(&r->body, field->name, &n);
     r->out->output.prompt_logprobs = r->out->wants_prompt_logprobs = true;
-    if (n > r->out->output.top_n || !r->out->output.has_top_n) {
-        r->out->output.top_n = n;
-        r->out->output.has_top_n = n > 0;
-    }
-    return rc;
+    return http_body_u32(&r->body, field->name, &r->out->n_prompt_top);
 }
 
 static int read_stream_options(struct reader *r, const struct field *field)
@@ -332,7 +325,7 @@ static const struct field fields[] = {
     {"stream", BOTH, read_bool, AT(streams)},
     {"stream_options", BOTH, read_stream_options, .at = 0},
     {"max_tokens", BOTH, read_u32, STOPPING(max_tokens)},
-    {"max_completion_tokens", CHAT, read_u32, STOPPING(max_tokens)},
+    {"max_completion_tokens", CHAT, read_u32, AT(completion_tokens), HAS(has_completion_tokens)},
     {"temperature", BOTH, read_float, SAMPLING(temperature)},
     {"top_p", BOTH, read_float, SAMPLING(top_p)},
     {"top_k", BOTH, read_top_k, SAMPLING(top_k)},
@@ -354,7 +347,7 @@ static const struct field fields[] = {
     {"ignore_eos", BOTH, read_bool, STOPPING(ignore_eos)},
     {"include_stop_str_in_output", BOTH, read_bool, STOPPING(include_stop)},
     {"logprobs", BOTH, read_logprobs, .at = 0},
-    {"top_logprobs", CHAT, read_u32, OUTPUT(top_n)},
+    {"top_logprobs", CHAT, read_u32, AT(n_top)},
     {"prompt_logprobs", BOTH, read_prompt_logprobs, .at = 0},
     {"skip_special_tokens", BOTH, read_bool, OUTPUT(skip_special_tokens)},
     {"truncate_prompt_tokens", BOTH, read_truncate, OUTPUT(truncate)},
@@ -378,7 +371,7 @@ static const struct field fields[] = {
     {"add_special_tokens", BOTH, read_add_special_tokens, .at = 0},
     {"priority", BOTH, read_priority, AT(request.priority), HAS(request.has_priority)},
     {"cache_salt", BOTH, read_text, AT(request.cache_salt)},
-    {"parse_special", TEXT, read_bool, AT(parses_special)},
+    {"parse_special", TEXT, read_bool, AT(parses_special), HAS(has_parses_special)},
     {"user", BOTH, ignore_field, .at = 0},
     /* These would change what is generated, and are not built. */
     REFUSED("audio"),
@@ -412,6 +405,16 @@ static const struct field fields[] = {
     REFUSED("xtc_probability"),
 };
 
+static int read_once(struct reader *r, size_t i)
+{
+    _Static_assert(sizeof(fields) / sizeof(fields[0]) <= MAX_FIELDS, "raise MAX_FIELDS");
+    const struct field *field = &fields[i];
+    if (r->given[i] && field->read != ignore_field)
+        return http_body_bad(&r->body, field->name, "is given twice");
+    r->given[i] = true;
+    return field->read(r, field);
+}
+
 /* Reads the value of a key, or passes it over. */
 static int read_key(struct reader *r, unsigned where, const char *key)
 {
@@ -421,7 +424,7 @@ static int read_key(struct reader *r, unsigned where, const char *key)
         return rc;
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         if ((fields[i].where & where) && strcmp(fields[i].name, key) == 0)
-            return fields[i].read(r, &fields[i]);
+            return read_once(r, i);
     return openai_field_ignore(&r->body, &r->out->ignored, key);
 }
 
@@ -451,6 +454,32 @@ static int add_effort(struct reader *r)
     return 0;
 }
 
+/* OpenAI's older and newer name of one limit. */
+static int join_max_tokens(struct reader *r)
+{
+    Sluice__V1__Stopping *stopping = &r->out->stopping;
+    if (!r->out->has_completion_tokens)
+        return 0;
+    if (stopping->has_max_tokens && stopping->max_tokens != r->out->completion_tokens)
+        return http_body_bad(&r->body, "max_completion_tokens", "differs from max_tokens");
+    stopping->has_max_tokens = true;
+    stopping->max_tokens = r->out->completion_tokens;
+    return 0;
+}
+
+/* A prompt of ids has no text to parse. The two texts around a gap are never parsed. */
+static int check_parse_special(struct reader *r)
+{
+    const struct openai_request *out = r->out;
+    bool has_ids = false;
+    for (size_t i = 0; i < out->prompts.n; i++)
+        has_ids = has_ids || !out->prompts.list[i].text;
+    if (!out->has_parses_special || !out->parses_special || (!has_ids && !out->request.suffix[0]))
+        return 0;
+    return http_body_bad(&r->body, "parse_special",
+                         has_ids ? "true needs prompts of text" : "true excludes suffix");
+}
+
 static void set_defaults(struct openai_request *out)
 {
     if (!out->is_chat && !out->stopping.has_max_tokens) {
@@ -464,8 +493,8 @@ static void set_defaults(struct openai_request *out)
     out->output.return_prompt_token_ids = out->returns_ids;
     if (out->echoes && out->wants_logprobs)
         out->output.prompt_logprobs = true;
-    if (!out->output.top_n)
-        out->output.has_top_n = false;
+    out->output.top_n = out->n_top > out->n_prompt_top ? out->n_top : out->n_prompt_top;
+    out->output.has_top_n = out->output.top_n > 0;
 }
 
 static int complete(struct reader *r)
@@ -476,13 +505,17 @@ static int complete(struct reader *r)
         return http_body_bad(body, out->is_chat ? "messages" : "prompt", "is missing or empty");
     if (out->has_stream_options && !out->streams)
         return http_body_bad(body, "stream_options", "needs stream: true");
-    if (out->output.has_top_n && out->output.top_n && !out->wants_logprobs &&
-        !out->output.prompt_logprobs)
+    if (out->n_top && !out->wants_logprobs)
         return http_body_bad(body, "top_logprobs", "needs logprobs: true");
     if (out->output.prompt_logprobs && out->streams)
         return http_body_bad(body, "prompt_logprobs", "needs stream: false");
+    int rc = join_max_tokens(r);
+    if (!rc)
+        rc = check_parse_special(r);
+    if (rc)
+        return rc;
     set_defaults(out);
-    int rc = add_effort(r);
+    rc = add_effort(r);
     return rc || !strbuf_failed(&out->ignored.names) ? rc : http_body_no_memory(body);
 }
 
@@ -555,6 +588,14 @@ bool openai_request_choose(struct openai_request *request, size_t i)
     ids->n_ids = prompt->n_ids;
     out->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKEN_IDS;
     out->token_ids = ids;
+    return true;
+}
+
+bool openai_request_unbind(struct openai_request *request, const struct error *err)
+{
+    if (err->reason != REASON_TOTAL_TOO_LONG || strcmp(err->field, "stopping.max_tokens") != 0)
+        return false;
+    request->stopping.has_max_tokens = false;
     return true;
 }
 

@@ -32,9 +32,15 @@ struct openai_request {
     /* Completions: literals of special tokens in a text become these tokens, as in vLLM and
      * llama-server. Default true. */
     bool parses_special;
+    protobuf_c_boolean has_parses_special; /* the client gave it */
+    uint32_t completion_tokens;            /* max_completion_tokens, which becomes max_tokens */
+    protobuf_c_boolean has_completion_tokens;
     bool returns_ids; /* extra of vLLM: token_ids */
     bool wants_logprobs;
-    bool wants_prompt_logprobs;   /* extra of vLLM */
+    bool wants_prompt_logprobs; /* extra of vLLM */
+    /* Alternatives of each generated token and of each token of the prompt. The request of the
+     * proto has one number for both: the larger. */
+    uint32_t n_top, n_prompt_top;
     bool includes_reasoning;      /* extra of vLLM; default true */
     const char *model_name;       /* as the client spells it: name or name:version; NULL: none */
     const char *reasoning_effort; /* a variable of the template; NULL: none */
@@ -56,6 +62,10 @@ size_t openai_request_n_prompts(const struct openai_request *request);
 /* Fills the request's prompt number i. Borrowed from `request`. Returns false if memory is
  * exhausted. */
 bool openai_request_choose(struct openai_request *request, size_t i);
+
+/* After a refusal: true if max_tokens exceeded the operator's limit of prompt and answer together.
+ * The request then has no max_tokens, and the engine cuts the answer at the limit. */
+bool openai_request_unbind(struct openai_request *request, const struct error *err);
 
 /* Splits "name:version" at the colon; *out_version is "" without one. Returns false if memory is
  * exhausted. */

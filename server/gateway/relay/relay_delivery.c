@@ -368,6 +368,8 @@ static enum relay_delivery put_whole(struct relay *relay, relay_put_fn *put, voi
             const struct relay_choice *choice = &relay->choices[relay->order[i]];
             ok = fill_choice(relay, i, &answer) && ok;
             frame.whole_text_ends[i] = choice->n_runs ? NULL : choice->text_ends.ids;
+            frame.whole_runs[i] = choice->runs;
+            frame.n_whole_runs[i] = choice->n_runs;
         }
         response.choices = answer.list;
         response.n_choices = relay->n_answers;

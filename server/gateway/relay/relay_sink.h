@@ -7,6 +7,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "sluice/v1/inference.pb-c.h"
@@ -14,6 +15,7 @@
 struct error;
 struct relay;
 struct relay_sink;
+struct relay_run;
 
 struct relay_sink_ops {
     const char *name;
@@ -69,6 +71,9 @@ struct relay_frame {
     uint64_t text_begin;
     /* The same, by choice of `whole`; NULL where the choice has reasoning apart from its text. */
     const uint32_t *whole_text_ends[RELAY_SINK_MAX_CHOICES];
+    /* The runs of ids of each choice of `whole`; none: all is content. */
+    const struct relay_run *whole_runs[RELAY_SINK_MAX_CHOICES];
+    size_t n_whole_runs[RELAY_SINK_MAX_CHOICES];
     bool more;                 /* the step that made the tokens brings further frames at once */
     bool last;                 /* nothing follows this frame */
     const struct error *error; /* last frame: the error of the request, or NULL for OK */

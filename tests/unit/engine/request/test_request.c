@@ -382,11 +382,13 @@ static void test_check_input_and_total_tokens_name_the_limit(void **state)
         uint32_t room;                     /* max_tokens of an accepted request */
     } rows[] = {
         {20, 5, 20, 0, NULL, NULL, NULL, 5},
-        {21, 5, 20, 0, "prompt", "INPUT_TOO_LONG", "21|max_input_tokens|20", 0},
+        {21, 5, 20, 0, "prompt", "INPUT_TOO_LONG",
+         "21|max_input_tokens|maximum context length is 20 tokens", 0},
         {20, 30, 0, 50, NULL, NULL, NULL, 30},
         {20, 31, 0, 50, "stopping.max_tokens", "TOTAL_TOO_LONG", "31|20|max_total_tokens|50", 0},
         {49, 1, 0, 50, NULL, NULL, NULL, 1},
-        {50, 1, 0, 50, "prompt", "TOTAL_TOO_LONG", "max_total_tokens|50", 0},
+        {50, 1, 0, 50, "prompt", "TOTAL_TOO_LONG",
+         "max_total_tokens|maximum context length is 50 tokens", 0},
         {20, UINT32_MAX, 0, 50, NULL, NULL, NULL, 30},
         {20, UINT32_MAX, 0, 5000, NULL, NULL, NULL, CONTEXT - 20},
         {20, 5000, 0, 0, NULL, NULL, NULL, CONTEXT - 20},

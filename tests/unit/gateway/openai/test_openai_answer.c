@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/gateway/openai/openai_answer.h"
+#include "server/gateway/relay/relay.h"
 #include "tests/unit/base/support_cmocka.h"
 
 #define HEAD                                                                                       \
@@ -208,7 +209,7 @@ static void test_completions_have_four_lists(void **state)
     add_top(&entries[1], "b", -0.25f);
     fill_entry(&entries[2], "\x98\x80", 2, -INFINITY);
     Sluice__V1__TokenLogprob *list[] = {entries[0].at, entries[1].at, entries[2].at};
-    openai_logprobs_add(&lists, list, 3, NULL);
+    openai_logprobs_add(&lists, list, 3, 2, NULL);
     openai_logprobs_write(&lists, &out);
     assert_string_equal(strbuf_str(&out),
                         "{\"tokens\":[\"a\",\"bytes:\\\\xf0\\\\x9f\",\"bytes:\\\\x98\\\\x80\"],"
@@ -233,9 +234,9 @@ static void test_offsets_do_not_depend_on_the_cuts_between_messages(void **state
     fill_entry(&entries[0], " Hello", 6, -1);
     fill_entry(&entries[1], " you!", 5, -1);
     Sluice__V1__TokenLogprob *list[] = {entries[0].at, entries[1].at};
-    openai_logprobs_add(&whole, list, 2, &both);
-    openai_logprobs_add(&parts, list, 1, &first);
-    openai_logprobs_add(&parts, list + 1, 1, &second);
+    openai_logprobs_add(&whole, list, 2, 2, &both);
+    openai_logprobs_add(&parts, list, 1, 2, &first);
+    openai_logprobs_add(&parts, list + 1, 1, 2, &second);
     assert_string_equal(strbuf_str(&whole.offsets), "0,5");
     assert_string_equal(strbuf_str(&parts.offsets), "0,5");
     openai_logprobs_fini(&whole);
@@ -259,7 +260,7 @@ static void test_offsets_follow_the_text(void **state)
     fill_entry(&entries[3], "cSTOP", 5, -1);
     Sluice__V1__TokenLogprob *list[] = {entries[0].at, entries[1].at, entries[2].at, entries[3].at};
     lists.n_text = 8;
-    openai_logprobs_add(&lists, list, 4, &text);
+    openai_logprobs_add(&lists, list, 4, 2, &text);
     openai_logprobs_write(&lists, &out);
     assert_non_null(strstr(strbuf_str(&out), "\"text_offset\":[8,9,9,11]"));
     assert_int_equal(lists.n_text, 12);
@@ -277,7 +278,7 @@ static void test_the_first_token_of_an_echo_stands_behind_the_prompt(void **stat
     static const uint32_t ends[] = {7};
     const struct openai_logprobs_text text = {"prompt!", ends, 0, true};
     fill_entry(&entry, "!", 1, -1);
-    openai_logprobs_add(&lists, &entry.at, 1, &text);
+    openai_logprobs_add(&lists, &entry.at, 1, 2, &text);
     openai_logprobs_write(&lists, &out);
     assert_non_null(strstr(strbuf_str(&out), "\"text_offset\":[6]"));
     openai_logprobs_fini(&lists);
@@ -291,7 +292,7 @@ static void test_a_chat_has_true_bytes(void **state)
     struct strbuf out = {0};
     fill_entry(&entry, "\xf0\x9f", 2, -0.5f);
     add_top(&entry, "x", -1);
-    openai_logprobs_write_chat(&entry.at, 1, &out);
+    openai_logprobs_write_chat(&entry.at, 1, 1, &out);
     assert_string_equal(strbuf_str(&out),
                         "{\"content\":[{\"token\":\"\xef\xbf\xbd\xef\xbf\xbd\",\"logprob\":-0.5,"
                         "\"bytes\":[240,159],\"top_logprobs\":[{\"token\":\"x\",\"logprob\":-1,"
@@ -315,7 +316,7 @@ static void test_a_prompt_has_a_list_by_id(void **state)
     fill_entry(&entries[2], "d", 1, -4);
     entries[2].base.id = 7;
     Sluice__V1__TokenLogprob *list[] = {entries[0].at, entries[1].at, entries[2].at};
-    openai_logprobs_write_prompt(list, 3, &out);
+    openai_logprobs_write_prompt(list, 3, 2, &out);
     assert_string_equal(strbuf_str(&out),
                         "[null,{\"8\":{\"logprob\":-1.5,\"rank\":2,\"decoded_token\":\"b\"},"
                         "\"9\":{\"logprob\":-0.25,\"rank\":1,\"decoded_token\":\"c\"}},"
@@ -323,7 +324,77 @@ static void test_a_prompt_has_a_list_by_id(void **state)
     strbuf_fini(&out);
 }
 
+/* Each list has the alternatives that its field asked for; the engine gave the larger number. */
+static void test_alternatives_beyond_the_number_are_cut(void **state)
+{
+    (void)state;
+    struct entry entry;
+    struct openai_logprobs lists = {0};
+    struct strbuf out = {0};
+    fill_entry(&entry, "a", 1, -2);
+    add_top(&entry, "b", -0.5f);
+    add_top(&entry, "a", -2);
+    entry.base.id = 1;
+    entry.top[0].id = 2;
+    entry.top[1].id = 1;
+    openai_logprobs_write_chat(&entry.at, 1, 0, &out);
+    assert_non_null(strstr(strbuf_str(&out), "\"top_logprobs\":[]"));
+    strbuf_clear(&out);
+    openai_logprobs_add(&lists, &entry.at, 1, 0, NULL);
+    assert_string_equal(strbuf_str(&lists.top), "{\"a\":-2}");
+    openai_logprobs_write_prompt(&entry.at, 1, 1, &out);
+    assert_string_equal(strbuf_str(&out),
+                        "[{\"1\":{\"logprob\":-2,\"rank\":null,\"decoded_token\":\"a\"},"
+                        "\"2\":{\"logprob\":-0.5,\"rank\":1,\"decoded_token\":\"b\"}}]");
+    openai_logprobs_fini(&lists);
+    strbuf_fini(&out);
+}
+
 /* --- whole answers --- */
+
+/* Symptom: the hidden reasoning could be read from the ids and log-probabilities. */
+static void test_hidden_reasoning_is_in_no_list_of_a_whole_answer(void **state)
+{
+    (void)state;
+    struct openai_answer answer = chat_answer();
+    struct openai_answer_prompt prompt = {0};
+    struct entry entries[4];
+    struct strbuf out = {0};
+    static const struct relay_run runs[] = {
+        {.begin_id = 0, .kind = SLUICE__V1__PART_KIND__PART_KIND_REASONING},
+        {.begin_id = 2, .kind = SLUICE__V1__PART_KIND__PART_KIND_UNSPECIFIED},
+        {.begin_id = 3, .kind = SLUICE__V1__PART_KIND__PART_KIND_REASONING},
+    };
+    uint32_t ids[] = {11, 12, 13, 14};
+    char text[] = "Hi", reasoning[] = "hm";
+    static const char *const names[] = {"h", "m", "Hi", "x"};
+    Sluice__V1__TokenLogprob *list[4];
+    Sluice__V1__CompleteResponse whole = SLUICE__V1__COMPLETE_RESPONSE__INIT;
+    Sluice__V1__Choice choice = SLUICE__V1__CHOICE__INIT, *choices[] = {&choice};
+    struct relay_frame frame = {.kind = RELAY_FRAME_WHOLE, .whole = &whole};
+    for (size_t i = 0; i < 4; i++) {
+        fill_entry(&entries[i], names[i], strlen(names[i]), -1);
+        list[i] = entries[i].at;
+    }
+    choice.text = text;
+    choice.reasoning_text = reasoning;
+    choice.ids = ids;
+    choice.logprobs = list;
+    choice.n_ids = choice.n_logprobs = 4;
+    whole.choices = choices;
+    whole.n_choices = 1;
+    frame.whole_runs[0] = runs;
+    frame.n_whole_runs[0] = 3;
+    answer.hides_reasoning = answer.returns_ids = answer.wants_logprobs = true;
+    openai_answer_choices(&answer, &prompt, &frame, 0);
+    assert_non_null(strstr(strbuf_str(&prompt.choices), "\"token_ids\":[13]"));
+    assert_null(strstr(strbuf_str(&prompt.choices), "\"h\""));
+    assert_null(strstr(strbuf_str(&prompt.choices), "\"x\""));
+    assert_non_null(strstr(strbuf_str(&prompt.choices), "{\"token\":\"Hi\""));
+    openai_answer_prompt_fini(&prompt);
+    openai_answer_fini(&answer);
+    strbuf_fini(&out);
+}
 
 static void test_a_whole_answer_has_these_bytes(void **state)
 {
@@ -383,6 +454,8 @@ int main(void)
         cmocka_unit_test(test_the_first_token_of_an_echo_stands_behind_the_prompt),
         cmocka_unit_test(test_a_chat_has_true_bytes),
         cmocka_unit_test(test_a_prompt_has_a_list_by_id),
+        cmocka_unit_test(test_alternatives_beyond_the_number_are_cut),
+        cmocka_unit_test(test_hidden_reasoning_is_in_no_list_of_a_whole_answer),
         cmocka_unit_test(test_a_whole_answer_has_these_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

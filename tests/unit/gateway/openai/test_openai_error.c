@@ -30,6 +30,7 @@ static void test_fields_are_named_as_in_the_body(void **state)
         {true, "prompt", "messages"},
         {false, "suffix", "suffix"},
         {true, "model", "model"},
+        {false, "output.return_full_text", "echo"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct error err;
@@ -40,6 +41,18 @@ static void test_fields_are_named_as_in_the_body(void **state)
         assert_string_equal(err.field, rows[i].name);
         assert_string_equal(err.message, text);
     }
+}
+
+/* Symptom: the limit of prompt_logprobs was named top_logprobs. */
+static void test_an_error_can_be_renamed(void **state)
+{
+    (void)state;
+    struct error err;
+    error_field(&err, "output.top_n", "is wrong");
+    openai_error_rename(&err, "prompt_logprobs");
+    openai_error_name_field(&err, true);
+    assert_string_equal(err.field, "prompt_logprobs");
+    assert_string_equal(err.message, "prompt_logprobs: is wrong");
 }
 
 /* Client libraries repeat requests by status; a header tells them where that is of no use. */
@@ -89,6 +102,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fields_are_named_as_in_the_body),
+        cmocka_unit_test(test_an_error_can_be_renamed),
         cmocka_unit_test(test_statuses_codes_and_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

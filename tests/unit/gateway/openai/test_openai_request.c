@@ -90,6 +90,25 @@ static const struct bad_body {
     {false, "{" TEXTS("[-1]") "}", STATUS_INVALID_ARGUMENT, "prompt"},
     {false, "{" PROMPT ",\"echo\":1}", STATUS_INVALID_ARGUMENT, "echo"},
     {false, "{" PROMPT ",\"use_beam_search\":true}", STATUS_UNIMPLEMENTED, "use_beam_search"},
+    /* Symptom: the last of two values won, and the other was dropped without a word. */
+    {true, "{" CHAT ",\"max_tokens\":5,\"max_completion_tokens\":6}", STATUS_INVALID_ARGUMENT,
+     "max_completion_tokens"},
+    {true, "{" CHAT ",\"temperature\":1,\"top_p\":1,\"temperature\":0}", STATUS_INVALID_ARGUMENT,
+     "temperature"},
+    {true,
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"role\":\"tool\"}]}",
+     STATUS_INVALID_ARGUMENT, "messages[0].role"},
+    {true,
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning\":\"b\","
+     "\"reasoning_content\":\"c\"}]}",
+     STATUS_INVALID_ARGUMENT, "messages[0].reasoning_content"},
+    /* Symptom: parse_special was dropped where it has no effect. */
+    {false, "{" PROMPT ",\"suffix\":\"b\",\"parse_special\":true}", STATUS_INVALID_ARGUMENT,
+     "parse_special"},
+    {false, "{" TEXTS("[[1]]") ",\"parse_special\":true}", STATUS_INVALID_ARGUMENT,
+     "parse_special"},
+    {true, "{" CHAT ",\"prompt_logprobs\":1,\"top_logprobs\":1}", STATUS_INVALID_ARGUMENT,
+     "top_logprobs"},
 };
 
 static void test_bad_bodies_name_their_field(void **state)
@@ -233,6 +252,103 @@ static void test_fields_reach_the_proto(void **state)
     openai_request_fini(&r);
 }
 
+/* Symptom: whole numbers were refused in some fields where a client wrote them as 40.0. */
+static void test_whole_numbers_may_have_a_fraction_of_zero(void **state)
+{
+    (void)state;
+    static const char body[] = "{" CHAT ",\"top_k\":40.0,\"seed\":-2.0,\"priority\":1e1,"
+                               "\"truncate_prompt_tokens\":-1.0,\"max_tokens\":16.0}";
+    struct openai_request r;
+    struct error err;
+    assert_int_equal(read_body(&r, true, body, &err), 0);
+    assert_int_equal(r.sampling.top_k, 40);
+    assert_true(r.sampling.seed == UINT64_MAX - 1);
+    assert_int_equal(r.request.priority, 10);
+    assert_false(r.output.has_truncate);
+    assert_int_equal(r.stopping.max_tokens, 16);
+    openai_request_fini(&r);
+}
+
+/* Symptom: two numbers of alternatives shared a field, and the order of the keys chose. */
+static void test_the_prompt_and_the_answer_have_their_own_alternatives(void **state)
+{
+    (void)state;
+    static const struct {
+        bool is_chat;
+        const char *body;
+        uint32_t n_top, n_prompt_top;
+    } rows[] = {
+        {true, "{" CHAT ",\"prompt_logprobs\":5,\"logprobs\":true,\"top_logprobs\":1}", 1, 5},
+        {true, "{" CHAT ",\"logprobs\":true,\"top_logprobs\":1,\"prompt_logprobs\":5}", 1, 5},
+        {false, "{" PROMPT ",\"logprobs\":1,\"prompt_logprobs\":5}", 1, 5},
+        {false, "{" PROMPT ",\"prompt_logprobs\":0,\"logprobs\":5}", 5, 0},
+        {false, "{" PROMPT ",\"prompt_logprobs\":5}", 0, 5},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct openai_request r;
+        struct error err;
+        assert_int_equal(read_body(&r, rows[i].is_chat, rows[i].body, &err), 0);
+        assert_int_equal(r.n_top, rows[i].n_top);
+        assert_int_equal(r.n_prompt_top, rows[i].n_prompt_top);
+        assert_true(r.output.has_top_n && r.output.top_n == 5);
+        openai_request_fini(&r);
+    }
+}
+
+/* Clients send both names of a limit or a text. */
+static void test_two_names_may_have_one_value(void **state)
+{
+    (void)state;
+    static const char body[] =
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"a\","
+        "\"reasoning\":\"b\",\"reasoning_content\":\"b\"}],\"max_tokens\":5,"
+        "\"max_completion_tokens\":5}";
+    struct openai_request r;
+    struct error err;
+    assert_int_equal(read_body(&r, true, body, &err), 0);
+    assert_int_equal(r.stopping.max_tokens, 5);
+    assert_string_equal(r.chat.messages[0]->reasoning_content, "b");
+    openai_request_fini(&r);
+}
+
+/* Symptom: a max_tokens over the operator's limit was refused; over the context it was cut. */
+static void test_a_limit_on_the_total_unbinds_the_request(void **state)
+{
+    (void)state;
+    struct openai_request r;
+    struct error err;
+    assert_int_equal(read_body(&r, false, "{" PROMPT ",\"max_tokens\":900}", &err), 0);
+    error_field(&err, "prompt", "is too long");
+    error_reason(&err, REASON_TOTAL_TOO_LONG);
+    assert_false(openai_request_unbind(&r, &err));
+    assert_true(r.stopping.has_max_tokens);
+    error_field(&err, "stopping.max_tokens", "is too large");
+    assert_false(openai_request_unbind(&r, &err));
+    error_reason(&err, REASON_TOTAL_TOO_LONG);
+    assert_true(openai_request_unbind(&r, &err));
+    assert_false(r.stopping.has_max_tokens);
+    openai_request_fini(&r);
+}
+
+/* Symptom: keys of a part without effect were not named, and a strict server took them. */
+static void test_keys_of_a_part_without_effect_are_named(void **state)
+{
+    (void)state;
+    static const char body[] =
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"a\",\"cache_control\":{\"type\":\"ephemeral\"},\"id\":null}]}]}";
+    struct openai_request r;
+    struct error err;
+    assert_int_equal(read_body(&r, true, body, &err), 0);
+    assert_string_equal(strbuf_str(&r.ignored.names), "messages[].content[].cache_control");
+    openai_request_fini(&r);
+    error_clear(&err);
+    assert_int_equal(openai_request_read(&r, true, true, body, strlen(body), &err),
+                     STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "messages[].content[].cache_control");
+    openai_request_fini(&r);
+}
+
 static void test_prompts_are_texts_or_ids(void **state)
 {
     (void)state;
@@ -343,6 +459,11 @@ int main(void)
         cmocka_unit_test(test_content_may_be_null_a_text_or_parts),
         cmocka_unit_test(test_messages_keep_what_templates_read),
         cmocka_unit_test(test_fields_reach_the_proto),
+        cmocka_unit_test(test_whole_numbers_may_have_a_fraction_of_zero),
+        cmocka_unit_test(test_the_prompt_and_the_answer_have_their_own_alternatives),
+        cmocka_unit_test(test_two_names_may_have_one_value),
+        cmocka_unit_test(test_a_limit_on_the_total_unbinds_the_request),
+        cmocka_unit_test(test_keys_of_a_part_without_effect_are_named),
         cmocka_unit_test(test_prompts_are_texts_or_ids),
         cmocka_unit_test(test_echo_with_logprobs_asks_for_those_of_the_prompt),
         cmocka_unit_test(test_ignored_names_are_fit_for_a_header),
