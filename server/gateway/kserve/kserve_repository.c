@@ -458,7 +458,7 @@ static const char *state_name(Sluice__Manager__V1__ModelVersionState state)
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_READY:
         return "READY";
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_LOADING:
-        return reason_name(REASON_LOADING); /* state and reason share the text "LOADING" */
+        return "LOADING";
     case SLUICE__MANAGER__V1__MODEL_VERSION_STATE__MODEL_VERSION_STATE_UNLOADING:
         return "UNLOADING";
     default:

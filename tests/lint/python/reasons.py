@@ -25,6 +25,7 @@ HOMONYMS = {
     ("manager/base/pb.c", "PARKED"),
     ("manager/base/pb.c", "DRAINING"),
     ("manager/base/pb.c", "CANCELLED"),
+    ("server/gateway/kserve/kserve_repository.c", "LOADING"),  # a state of KServe's protocol
     ("manager/devices/device_policy.c", "RESTART"),  # an action
     ("clients/cli/bench/bench_report.c", "TTFT"),  # a column
 }
