@@ -1,4 +1,5 @@
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,6 +248,28 @@ bool http_answer_head(struct http_connection *connection)
     return refuse_body(connection, head);
 }
 
+/* Undoes the escapes of a segment in place. A wrong escape, or an escaped NUL, leaves the segment
+ * as it is. */
+static void unescape(char *text)
+{
+    char *out = text;
+    for (const char *p = text; (p = strchr(p, '%')); p += 3)
+        if (!isxdigit((unsigned char)p[1]) || !isxdigit((unsigned char)p[2]) ||
+            strncmp(p + 1, "00", 2) == 0)
+            return;
+    for (const char *p = text; *p; p++) {
+        char digits[3] = {0};
+        if (*p != '%') {
+            *out++ = *p;
+            continue;
+        }
+        memcpy(digits, p + 1, 2);
+        *out++ = (char)strtoul(digits, NULL, 16);
+        p += 2;
+    }
+    *out = '\0';
+}
+
 /* Copies the segments that the route's "{}" stand for. */
 static bool copy_segments(struct http_exchange *exchange, const struct http_route *route)
 {
@@ -255,8 +278,11 @@ static bool copy_segments(struct http_exchange *exchange, const struct http_rout
     exchange->path = strdup(request->head.path);
     if (!exchange->path || !matches(route->path, exchange->path, request->segments, lengths))
         return false;
-    for (size_t i = 0; i < HTTP_MAX_SEGMENTS && request->segments[i]; i++)
-        exchange->path[(size_t)(request->segments[i] - exchange->path) + lengths[i]] = '\0';
+    for (size_t i = 0; i < HTTP_MAX_SEGMENTS && request->segments[i]; i++) {
+        char *segment = exchange->path + (request->segments[i] - exchange->path);
+        segment[lengths[i]] = '\0';
+        unescape(segment);
+    }
     return true;
 }
 

@@ -24,7 +24,7 @@ struct http_request {
     struct http_head head;
     const char *body; /* NUL after n_body bytes */
     size_t n_body;
-    /* The parts of the path that the route's "{}" stand for; NUL-terminated, escapes kept. */
+    /* The parts of the path that the route's "{}" stand for; NUL-terminated, without escapes. */
     const char *segments[HTTP_MAX_SEGMENTS];
     char peer[HTTP_PEER_BYTES]; /* "127.0.0.1:51234", "[::1]:51234" or "unix" */
     bool is_tls;

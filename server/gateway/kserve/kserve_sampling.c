@@ -17,13 +17,6 @@ struct list {
     size_t n, capacity;
 };
 
-/* Drops the reason of a cursor's error: the reason is that of a damaged model file. */
-static int broken(struct error *err)
-{
-    err->reason = REASON_NONE;
-    return err->status;
-}
-
 static int add(struct kserve_request *request, struct list *list, const char *label,
                const struct kserve_value *value, struct error *err)
 {
@@ -51,7 +44,7 @@ static int read_scalar(struct kserve_request *request, struct json_cursor *curso
     int rc = json_cursor_peek(cursor, &kind, err);
     *out = (struct kserve_value){.kind = KSERVE_BYTES};
     if (rc)
-        return broken(err);
+        return err->status;
     if (kind == JSON_VALUE_STRING) {
         rc = json_cursor_text(cursor, &request->arena, &out->text, &out->n_text, err);
     } else if (kind == JSON_VALUE_BOOL) {
@@ -60,7 +53,7 @@ static int read_scalar(struct kserve_request *request, struct json_cursor *curso
     } else if (kind == JSON_VALUE_NUMBER) {
         rc = json_cursor_number(cursor, &number, err);
         if (rc)
-            return broken(err);
+            return err->status;
         out->kind = !number.is_integer   ? KSERVE_FLOAT
                     : number.is_negative ? KSERVE_INT
                                          : KSERVE_UINT;
@@ -71,7 +64,7 @@ static int read_scalar(struct kserve_request *request, struct json_cursor *curso
         return error_field(err, label,
                            "must be a text, a number, true or false, or a list of these");
     }
-    return rc ? broken(err) : 0;
+    return rc ? err->status : 0;
 }
 
 static int read_array(struct kserve_request *request, struct json_cursor *cursor, const char *label,
@@ -79,11 +72,11 @@ static int read_array(struct kserve_request *request, struct json_cursor *cursor
 {
     bool more = true;
     if (json_cursor_enter_array(cursor, err) != 0)
-        return broken(err);
+        return err->status;
     for (;;) {
         struct kserve_value value;
         if (json_cursor_next_element(cursor, &more, err) != 0)
-            return broken(err);
+            return err->status;
         if (!more)
             return 0;
         int rc = read_scalar(request, cursor, label, &value, err);
@@ -99,11 +92,11 @@ static int read_object(struct kserve_request *request, struct json_cursor *curso
                        const char *label, struct list *list, struct error *err)
 {
     if (json_cursor_enter_object(cursor, err) != 0)
-        return broken(err);
+        return err->status;
     for (;;) {
         struct kserve_value key = {.kind = KSERVE_BYTES}, value;
         if (json_cursor_next_text_key(cursor, &request->arena, &key.text, &key.n_text, err) != 0)
-            return broken(err);
+            return err->status;
         if (!key.text)
             return 0;
         int rc = read_scalar(request, cursor, label, &value, err);
@@ -125,14 +118,14 @@ int kserve_sampling_value(struct kserve_request *request, struct json_cursor *cu
     struct kserve_value value;
     int rc = json_cursor_peek(cursor, &kind, err);
     if (rc)
-        return broken(err);
+        return err->status;
     if (is_pairs && kind != JSON_VALUE_OBJECT)
         return error_field(err, label, "must be an object");
     if (is_pairs)
         rc = read_object(request, cursor, label, &list, err);
     else if (kind == JSON_VALUE_OBJECT) /* the empty text makes the field refuse the object */
         rc = json_cursor_skip(cursor, err) != 0
-                 ? broken(err)
+                 ? err->status
                  : add(request, &list, label, &(struct kserve_value){.kind = KSERVE_BYTES}, err);
     else if (kind == JSON_VALUE_ARRAY)
         rc = read_array(request, cursor, label, &list, err);
@@ -148,12 +141,12 @@ static int read_key(struct kserve_request *request, struct json_cursor *cursor, 
     enum json_value kind;
     snprintf(label, sizeof(label), "%s.%.60s", name, key);
     if (json_cursor_peek(cursor, &kind, err) != 0)
-        return broken(err);
+        return err->status;
     const struct kserve_field *field = kserve_fields_find(KSERVE_JSON, key, label, err);
     if (!field)
         return err->status;
     if (kind == JSON_VALUE_NULL) /* as if the key were absent */
-        return json_cursor_null(cursor, err) == 0 ? 0 : broken(err);
+        return json_cursor_null(cursor, err) == 0 ? 0 : err->status;
     return kserve_sampling_value(request, cursor, field, label, err);
 }
 
@@ -163,24 +156,26 @@ static int read_text(struct kserve_request *request, const char *text, size_t n_
     struct json_cursor cursor;
     const char *key = "";
     int rc = 0;
-    if (json_cursor_init(&cursor, text, n_bytes, name, 0, err) != 0 ||
+    if (json_cursor_init(&cursor, text, n_bytes, NULL, 0, err) != 0 ||
         json_cursor_enter_object(&cursor, err) != 0)
-        return broken(err);
+        return err->status;
     while (!rc) {
         if (json_cursor_next_key(&cursor, &request->arena, MAX_KEY_BYTES, &key, err) != 0)
-            return broken(err);
+            return err->status;
         if (!key)
             break;
         rc = read_key(request, &cursor, key, err);
     }
-    return rc || json_cursor_end(&cursor, err) == 0 ? rc : broken(err);
+    return rc || json_cursor_end(&cursor, err) == 0 ? rc : err->status;
 }
 
 int kserve_sampling_read(struct kserve_request *request, const char *text, size_t n_bytes,
                          struct error *err)
 {
+    char why[ERROR_MESSAGE_BYTES];
     int rc = read_text(request, text, n_bytes, err);
-    if (rc && !err->field[0])
-        snprintf(err->field, sizeof(err->field), "%s", name);
-    return rc;
+    if (rc != STATUS_INVALID_ARGUMENT || err->field[0])
+        return rc;
+    snprintf(why, sizeof(why), "%s", err->message); /* text that is not the JSON expected */
+    return error_field(err, name, "%.400s", why);
 }

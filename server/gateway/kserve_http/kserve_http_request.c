@@ -67,7 +67,11 @@ static int read_field(struct reader *r, const char *name)
 static int read_parameters(struct reader *r)
 {
     const char *name;
-    int rc = http_body_enter_object(&r->body, "parameters");
+    bool is_null;
+    int rc = http_body_null(&r->body, &is_null);
+    if (rc || is_null)
+        return rc;
+    rc = http_body_enter_object(&r->body, "parameters");
     while (!rc) {
         rc = http_body_key(&r->body, &name);
         if (!rc && !name)
@@ -80,7 +84,11 @@ static int read_parameters(struct reader *r)
 
 static int read_id(struct reader *r)
 {
-    int rc = http_body_text(&r->body, "id", &r->request->id);
+    bool is_null;
+    int rc = http_body_null(&r->body, &is_null);
+    if (rc || is_null)
+        return rc;
+    rc = http_body_text(&r->body, "id", &r->request->id);
     if (!rc && strlen(r->request->id) > KSERVE_MAX_ID_BYTES)
         rc = error_field(r->body.err, "id", "%zu bytes, limit %d", strlen(r->request->id),
                          KSERVE_MAX_ID_BYTES);

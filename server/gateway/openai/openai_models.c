@@ -106,28 +106,6 @@ void openai_models_list(void *arg, struct http_exchange *http)
     http_exchange_reply(http, &reply);
 }
 
-/* Undoes the escapes of a path's segment, in place. Returns false for a wrong escape or a NUL. */
-static bool unescape(char *text)
-{
-    char *out = text;
-    for (const char *p = text; *p; p++) {
-        unsigned value;
-        if (*p != '%') {
-            *out++ = *p;
-            continue;
-        }
-        char digits[3] = {p[1], p[1] ? p[2] : '\0', '\0'};
-        char *end;
-        value = (unsigned)strtoul(digits, &end, 16);
-        if (end != digits + 2 || value == 0)
-            return false;
-        *out++ = (char)value;
-        p += 2;
-    }
-    *out = '\0';
-    return true;
-}
-
 void openai_models_get(void *arg, struct http_exchange *http)
 {
     const struct openai_models *models = arg;
@@ -141,9 +119,8 @@ void openai_models_get(void *arg, struct http_exchange *http)
     const route *found;
     char *model, *version;
     arena_init(&arena, 1024, 0);
-    char *id = arena_strndup(&arena, segment, strlen(segment));
     int rc = 0;
-    if (!id || !openai_request_split_model(&arena, unescape(id) ? id : "", &model, &version))
+    if (!openai_request_split_model(&arena, segment, &model, &version))
         rc = error_no_memory(&err);
     if (!rc) {
         wish.model = model;

@@ -100,6 +100,9 @@ static void expect_refused(const struct given *g, bool may_stream, int status, c
     error_clear(&err);
     assert_int_equal(kserve_request_read(&request, &g->request, may_stream, &err), status);
     assert_string_equal(err.field, field);
+    /* Symptom: broken sampling_parameters told the client to get another copy of the file. */
+    assert_null(strstr(err.message, "file"));
+    assert_int_equal(strncmp(err.message, field, strlen(field)), 0);
     kserve_request_fini(&request);
 }
 

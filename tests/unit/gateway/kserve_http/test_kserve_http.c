@@ -63,6 +63,16 @@ static void test_defaults_are_those_of_the_vllm_backend(void **state)
     kserve_http_request_fini(&r);
 }
 
+/* Symptom: null was an error in these two fields. In all others it counts as absent. */
+static void test_null_counts_as_absent(void **state)
+{
+    struct kserve_http_request r;
+    (void)state;
+    read_good(&r, false, "{\"text_input\":\"x\",\"parameters\":null,\"id\":null,\"seed\":null}");
+    assert_null(r.id);
+    kserve_http_request_fini(&r);
+}
+
 static void test_unknown_names_are_told_or_refused(void **state)
 {
     static const char body[] = "{\"text_input\":\"x\",\"foo\":{},\"parameters\":{\"bar\":1}}";
@@ -207,6 +217,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_may_be_flat_or_in_parameters_or_in_sampling_parameters),
         cmocka_unit_test(test_defaults_are_those_of_the_vllm_backend),
+        cmocka_unit_test(test_null_counts_as_absent),
         cmocka_unit_test(test_unknown_names_are_told_or_refused),
         cmocka_unit_test(test_each_bad_name_is_refused),
         cmocka_unit_test(test_a_stream_has_an_event_per_frame),

@@ -418,6 +418,10 @@ static void test_models_are_listed(void **state)
     assert_int_equal(ask("GET", "/v1/models/a:1", NULL, &answer), 200);
     assert_int_equal(ask("GET", "/v1/models/m%3A2", NULL, &answer), 200);
     assert_int_equal(ask("HEAD", "/v1/models", NULL, &answer), 200);
+    /* Symptom: an escaped name was unknown to KServe, and known to OpenAI's API. */
+    assert_int_equal(ask("GET", "/v2/models/%6d/versions/%32", NULL, &answer), 200);
+    assert_non_null(strstr(strbuf_str(&answer), "{\"name\":\"m\",\"versions\":[\"2\"]"));
+    assert_int_equal(ask("GET", "/v2/models/m%zz", NULL, &answer), 404);
     strbuf_fini(&answer);
     fixture_stop(&f);
 }
