@@ -21,7 +21,7 @@
 #include "proto/rpc/core/tls.h"
 #include "tests/unit/base/support_cmocka.h"
 
-enum { BIG = 300000, LIFE_S = 3600, WARNING_BYTES = 256, RECEIVE_S = 10 };
+enum { BIG = 300000, LIFE_S = 3600, WARNING_BYTES = 256, RECEIVE_S = 10, REQUEST_BYTES = 8192 };
 enum { N_IDLE = 24, MAX_STREAM_BYTES = 20 << 10 };
 
 static char folder[] = "/tmp/sluice-https-XXXXXX";
@@ -150,7 +150,7 @@ static long fetch(const struct fixture *f, const char *path, bool with_cert, con
 {
     static char text[2 * BIG];
     SSL_CTX *context = SSL_CTX_new(TLS_client_method());
-    char request[256];
+    char request[REQUEST_BYTES];
     long n = -1;
     int fd = dial(f);
     if (with_cert) {
@@ -200,6 +200,27 @@ static void test_answers_come_over_tls(void **state)
     assert_true(fetch(&f, "/x", false, "\x08http/1.1", NULL) > 0);
     assert_true(fetch(&f, "/x", false, "\x02h2\x08http/1.1", NULL) > 0);
     assert_int_equal(fetch(&f, "/x", false, "\x02h2", NULL), -1);
+    stop(&f);
+}
+
+/* A connection leaves its loop after some answers. TLS has read the other requests by then, so the
+ * socket alone would not bring the loop back to them. */
+static void test_requests_in_advance_are_all_answered(void **state)
+{
+    enum { N = 200, CLOSE_BYTES = sizeof("Connection: close\r\n") - 1 };
+    struct fixture f;
+    struct strbuf path = {0};
+    (void)state;
+    make_pair("one");
+    start(&f, NULL);
+    long one = fetch(&f, "/x", false, NULL, NULL);
+    for (int i = 0; i + 1 < N; i++)
+        strbuf_add_str(&path, "/x HTTP/1.1\r\nHost: x\r\n\r\nGET ");
+    strbuf_add_str(&path, "/x");
+    assert_true(path.n_bytes + 128 < REQUEST_BYTES);
+    assert_true(one > CLOSE_BYTES);
+    assert_true(fetch(&f, strbuf_str(&path), false, NULL, NULL) >= N * (one - CLOSE_BYTES));
+    strbuf_fini(&path);
     stop(&f);
 }
 
@@ -360,6 +381,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_come_over_tls),
+        cmocka_unit_test(test_requests_in_advance_are_all_answered),
         cmocka_unit_test(test_a_client_needs_its_certificate),
         cmocka_unit_test(test_a_session_is_resumed),
         cmocka_unit_test(test_new_files_serve_new_connections),
