@@ -53,7 +53,7 @@ static const struct name names[] = {
     {"http", CLI},
     {"http-idle-timeout", SERVER},
     {"http-listen", SERVER | CLI},
-    {"http-open-metrics", SERVER},
+    {"http-open-metrics", SERVER | CLI},
     {"http-origins", SERVER | CLI},
     {"http-strict", SERVER | CLI},
     {"ids", WORKER},

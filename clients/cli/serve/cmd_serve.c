@@ -321,6 +321,8 @@ static const struct option_spec serve_specs[] = {
      "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
     {"http-strict", 0, OPTION_BOOL, CLI_OPTION(http_strict), "false", NULL,
      "refuse JSON bodies with unknown fields, or fields without effect", 0, 0},
+    {"http-open-metrics", 0, OPTION_BOOL, CLI_OPTION(http_open_metrics), "false", NULL,
+     "GET /metrics over HTTP needs no API key", 0, 0},
     {"no-http", 0, OPTION_BOOL, CLI_OPTION(no_http), "false", NULL,
      "serve no HTTP, like --http-listen with an empty value", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",

@@ -15,11 +15,12 @@ enum { CHECK_MS = 10000 }; /* time for a program to check its settings */
 
 /* Options of `sluice serve` that manager or server have too, under the same name. */
 static const char *const server_flags[] = {
-    "--listen",          "--metrics",      "--metrics-aliases",
-    "--tls-cert",        "--tls-key",      "--tls-client-ca",
-    "--tls-client-auth", "--keys-file",    "--allow-plaintext-keys",
-    "--drain-grace",     "--log-level",    "--log-format",
-    "--http-listen",     "--http-origins", "--http-strict"};
+    "--listen",           "--metrics",      "--metrics-aliases",
+    "--tls-cert",         "--tls-key",      "--tls-client-ca",
+    "--tls-client-auth",  "--keys-file",    "--allow-plaintext-keys",
+    "--drain-grace",      "--log-level",    "--log-format",
+    "--http-listen",      "--http-origins", "--http-strict",
+    "--http-open-metrics"};
 static const char http_flag[] = "--http-listen";
 static const char *const manager_flags[] = {"--model-root", "--log-level", "--log-format"};
 
@@ -69,6 +70,8 @@ static void pass_option(const struct cli *cli, const char *flag, struct child *c
         child_add_word(child, options_text(cli->options, i));
     } else if (strcmp(flag, "--http-strict") == 0) {
         child_add_word(child, cli->settings.http_strict ? flag : "--http-strict=false");
+    } else if (strcmp(flag, "--http-open-metrics") == 0) {
+        child_add_word(child, cli->settings.http_open_metrics ? flag : "--http-open-metrics=false");
     } else { /* allow-plaintext-keys */
         child_add_word(
             child, cli->settings.dial.allow_plaintext_keys ? flag : "--allow-plaintext-keys=false");

@@ -32,7 +32,7 @@ struct cli_settings {
     /* serve */
     const char *listen, *model_root, *log_level;
     const char *http_listen, *http_origins;
-    bool http_strict, no_http;
+    bool http_strict, http_open_metrics, no_http;
     const char *metrics, *metrics_aliases, *manager_metrics, *log_format;
     const char *lock_file; /* the server's --lock-file */
     /* top */
