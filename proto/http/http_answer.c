@@ -248,8 +248,8 @@ bool http_answer_head(struct http_connection *connection)
     return refuse_body(connection, head);
 }
 
-/* Undoes the escapes of a segment in place. A wrong escape, or an escaped NUL, leaves the segment
- * as it is. */
+/* Undoes the escapes of a segment in place. An escaped NUL leaves the segment as it is. The head's
+ * reader has refused wrong escapes. */
 static void unescape(char *text)
 {
     char *out = text;
