@@ -65,14 +65,15 @@ static void mark(const struct setter *s)
         *(protobuf_c_boolean *)place(s, s->field->has) = true;
 }
 
-/* Copies a short text of a number. False if the text is too long or has a NUL. */
+/* Copies a short text of a decimal number. False if the text is too long or has other characters:
+ * strtod would take "0x1p3" and "-inf" too. */
 static bool number_text(const struct kserve_value *v, char out[NUMBER_CHARS])
 {
-    if (!v->n_text || v->n_text >= NUMBER_CHARS || memchr(v->text, '\0', v->n_text))
+    if (!v->n_text || v->n_text >= NUMBER_CHARS)
         return false;
     memcpy(out, v->text, v->n_text);
     out[v->n_text] = '\0';
-    return (out[0] >= '0' && out[0] <= '9') || out[0] == '-' || out[0] == '+' || out[0] == '.';
+    return strspn(out, "0123456789+-.eE") == v->n_text;
 }
 
 static int to_double(const struct setter *s, const struct kserve_value *v, double *out)

@@ -123,10 +123,10 @@ int kserve_sampling_value(struct kserve_request *request, struct json_cursor *cu
         return error_field(err, label, "must be an object");
     if (is_pairs)
         rc = read_object(request, cursor, label, &list, err);
-    else if (kind == JSON_VALUE_OBJECT) /* the empty text makes the field refuse the object */
+    else if (kind == JSON_VALUE_OBJECT) /* the field refuses the object */
         rc = json_cursor_skip(cursor, err) != 0
                  ? err->status
-                 : add(request, &list, label, &(struct kserve_value){.kind = KSERVE_BYTES}, err);
+                 : add(request, &list, label, &(struct kserve_value){.kind = KSERVE_OBJECT}, err);
     else if (kind == JSON_VALUE_ARRAY)
         rc = read_array(request, cursor, label, &list, err);
     else if ((rc = read_scalar(request, cursor, label, &value, err)) == 0)

@@ -13,7 +13,15 @@
 
 struct error;
 
-enum kserve_kind { KSERVE_BYTES, KSERVE_BOOL, KSERVE_INT, KSERVE_UINT, KSERVE_FLOAT };
+/* KSERVE_OBJECT: a JSON object for a field without members; no member of the value is set. */
+enum kserve_kind {
+    KSERVE_BYTES,
+    KSERVE_BOOL,
+    KSERVE_INT,
+    KSERVE_UINT,
+    KSERVE_FLOAT,
+    KSERVE_OBJECT
+};
 
 /* A value, from a tensor, a parameter or a JSON text. The member of the kind is set. */
 struct kserve_value {
