@@ -136,8 +136,9 @@ static void write_chunk_logprobs(const struct openai_answer *answer,
 {
     const Sluice__V1__Tokens *tokens = &frame->tokens;
     bool joins = !choice->has_begun && answer->echoes;
+    bool is_thought = answer->is_chat && tokens->kind == SLUICE__V1__PART_KIND__PART_KIND_REASONING;
     strbuf_add_str(out, ",\"logprobs\":");
-    if (!answer->wants_logprobs || (!tokens->n_logprobs && !joins)) {
+    if (!answer->wants_logprobs || is_thought || (!tokens->n_logprobs && !joins)) {
         strbuf_add_str(out, "null");
     } else if (answer->is_chat) {
         openai_logprobs_write_chat(tokens->logprobs, tokens->n_logprobs, answer->n_top, out);
@@ -340,15 +341,16 @@ static void write_choice(const struct openai_answer *answer, const struct relay_
 {
     const Sluice__V1__Choice *choice = frame->whole->choices[i];
     const Sluice__V1__PromptInfo *info = frame->whole->prompt_info;
-    bool hides = answer->hides_reasoning && i < RELAY_SINK_MAX_CHOICES && frame->n_whole_runs[i];
-    Sluice__V1__Choice shown = *choice;
-    if (hides && !drop_reasoning(frame, i, &shown))
+    bool hides = answer->hides_reasoning;
+    bool drops = (answer->is_chat || hides) && i < RELAY_SINK_MAX_CHOICES && frame->n_whole_runs[i];
+    Sluice__V1__Choice shown = *choice; /* a chat's log-probabilities are those of the content */
+    if (drops && !drop_reasoning(frame, i, &shown))
         out->failed = true;
     strbuf_printf(out, "%s{\"index\":%" PRIu32 ",", out->n_bytes ? "," : "", index);
     if (answer->is_chat) {
         strbuf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
         write_str(out, choice->text);
-        if (choice->reasoning_text[0] && !answer->hides_reasoning) {
+        if (choice->reasoning_text[0] && !hides) {
             strbuf_add_char(out, ',');
             write_reasoning(out, choice->reasoning_text);
         }
@@ -359,12 +361,15 @@ static void write_choice(const struct openai_answer *answer, const struct relay_
     }
     write_whole_logprobs(answer, &shown,
                          i < RELAY_SINK_MAX_CHOICES ? frame->whole_text_ends[i] : NULL, info, out);
-    write_ids(answer, out, shown.ids, shown.n_ids);
+    if (hides)
+        write_ids(answer, out, shown.ids, shown.n_ids);
+    else
+        write_ids(answer, out, choice->ids, choice->n_ids);
     if (!answer->is_chat)
         write_prompt_lists(answer, info, out);
     strbuf_printf(out, ",\"finish_reason\":%s}",
                   choice->finished ? finish_reason(choice->finished) : "null");
-    if (hides) {
+    if (drops) {
         free(shown.ids);
         free(shown.logprobs);
     }

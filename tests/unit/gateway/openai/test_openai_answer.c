@@ -352,10 +352,10 @@ static void test_alternatives_beyond_the_number_are_cut(void **state)
 
 /* --- whole answers --- */
 
-/* Symptom: the hidden reasoning could be read from the ids and log-probabilities. */
-static void test_hidden_reasoning_is_in_no_list_of_a_whole_answer(void **state)
+/* The list is that of `content`. Symptoms: it had the tokens of the reasoning too, and hidden
+ * reasoning could be read from the ids and log-probabilities. */
+static void check_whole_reasoning(bool hides)
 {
-    (void)state;
     struct openai_answer answer = chat_answer();
     struct openai_answer_prompt prompt = {0};
     struct entry entries[4];
@@ -385,13 +385,53 @@ static void test_hidden_reasoning_is_in_no_list_of_a_whole_answer(void **state)
     whole.n_choices = 1;
     frame.whole_runs[0] = runs;
     frame.n_whole_runs[0] = 3;
-    answer.hides_reasoning = answer.returns_ids = answer.wants_logprobs = true;
+    answer.returns_ids = answer.wants_logprobs = true;
+    answer.hides_reasoning = hides;
     openai_answer_choices(&answer, &prompt, &frame, 0);
-    assert_non_null(strstr(strbuf_str(&prompt.choices), "\"token_ids\":[13]"));
+    assert_non_null(strstr(strbuf_str(&prompt.choices),
+                           hides ? "\"token_ids\":[13]" : "\"token_ids\":[11,12,13,14]"));
     assert_null(strstr(strbuf_str(&prompt.choices), "\"h\""));
     assert_null(strstr(strbuf_str(&prompt.choices), "\"x\""));
     assert_non_null(strstr(strbuf_str(&prompt.choices), "{\"token\":\"Hi\""));
     openai_answer_prompt_fini(&prompt);
+    openai_answer_fini(&answer);
+    strbuf_fini(&out);
+}
+
+static void test_reasoning_is_in_no_list_of_a_whole_answer(void **state)
+{
+    (void)state;
+    check_whole_reasoning(false);
+    check_whole_reasoning(true);
+}
+
+/* Chunks of reasoning listed their tokens as those of `content`. */
+static void test_a_chunk_of_reasoning_has_no_log_probabilities(void **state)
+{
+    (void)state;
+    struct openai_answer answer = chat_answer();
+    struct openai_answer_prompt prompt = {0};
+    struct openai_answer_choice choice = {0};
+    struct strbuf out = {0};
+    struct entry entry;
+    uint32_t ids[] = {1};
+    char thought[] = "hm", text[] = "Hi";
+    struct relay_frame frame = token_frame(thought, ids, 1);
+    fill_entry(&entry, "hm", 2, -1);
+    frame.tokens.kind = SLUICE__V1__PART_KIND__PART_KIND_REASONING;
+    frame.tokens.logprobs = &entry.at;
+    frame.tokens.n_logprobs = 1;
+    answer.wants_logprobs = true;
+    openai_answer_tokens(&answer, &prompt, &choice, 0, &frame, &out);
+    openai_answer_flush(&answer, &out);
+    assert_non_null(strstr(strbuf_str(&out), "\"logprobs\":null"));
+    frame = token_frame(text, ids, 1);
+    fill_entry(&entry, "Hi", 2, -1);
+    frame.tokens.logprobs = &entry.at;
+    frame.tokens.n_logprobs = 1;
+    openai_answer_tokens(&answer, &prompt, &choice, 0, &frame, &out);
+    openai_answer_flush(&answer, &out);
+    assert_non_null(strstr(strbuf_str(&out), "{\"token\":\"Hi\""));
     openai_answer_fini(&answer);
     strbuf_fini(&out);
 }
@@ -455,7 +495,8 @@ int main(void)
         cmocka_unit_test(test_a_chat_has_true_bytes),
         cmocka_unit_test(test_a_prompt_has_a_list_by_id),
         cmocka_unit_test(test_alternatives_beyond_the_number_are_cut),
-        cmocka_unit_test(test_hidden_reasoning_is_in_no_list_of_a_whole_answer),
+        cmocka_unit_test(test_reasoning_is_in_no_list_of_a_whole_answer),
+        cmocka_unit_test(test_a_chunk_of_reasoning_has_no_log_probabilities),
         cmocka_unit_test(test_a_whole_answer_has_these_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
