@@ -75,10 +75,13 @@ static int read_parts(struct http_body *body, const char *name, char **out,
         rc = read_part(body, part, &joined, ignored);
     }
     if (!rc) {
-        *out = strbuf_failed(&joined)
-                   ? NULL
-                   : arena_strndup(body->arena, strbuf_str(&joined), joined.n_bytes);
-        rc = *out ? 0 : http_body_no_memory(body);
+        char *text = strbuf_failed(&joined)
+                         ? NULL
+                         : arena_strndup(body->arena, strbuf_str(&joined), joined.n_bytes);
+        if (text)
+            *out = text;
+        else
+            rc = http_body_no_memory(body);
     }
     strbuf_fini(&joined);
     return rc;

@@ -141,6 +141,25 @@ def test_max_tokens_beyond_the_context_is_clipped(api):
 
 # --- completions ---
 
+def test_max_tokens_beyond_the_limit_of_an_operator_is_clipped(api):
+    """Symptom: max_tokens above max_total_tokens answered 400. The answer of an overlong prompt lacked the words that clients search for."""
+    api.cli("register", "short", model_path(), "--version", "1")
+    api.cli("load", "short", "--max-total-tokens", "40", "--threads", "1")
+    try:
+        n = len(post(api, "/tokenize", {"model": "short", "prompt": TEXT}).json()["tokens"])
+        body = {"model": "short", "prompt": TEXT, "max_tokens": 39, "ignore_eos": True, "temperature": 0}
+        for stream in (False, True):
+            answer = post(api, "/v1/completions", {**body, "stream": stream, "stream_options": {"include_usage": True} if stream else None})
+            assert answer.status_code == 200 and "X-Sluice-Changed" in answer.headers, answer.text
+            last = json.loads(events(answer)[-2]) if stream else answer.json()
+            assert last["usage"]["completion_tokens"] == 40 - n, last
+        answer = post(api, "/v1/completions", {**body, "prompt": [5] * 41})
+        assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded", answer.text
+        assert "maximum context length is 40 tokens" in answer.json()["error"]["message"]
+    finally:
+        api.cli("unload", "short")
+
+
 def test_echo_has_the_log_probabilities_of_the_prompt(api):
     """lm-eval's local-completions: ids, echo, one more token. Sums of the prompt's log-probabilities are those of gRPC."""
     ids = list(api.inference.Tokenize(api.stubs.inference.TokenizeRequest(model="smol", text=TEXT)).ids)
