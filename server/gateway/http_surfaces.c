@@ -16,13 +16,14 @@ static void refuse_not_built(void *arg, struct http_exchange *http)
 {
     const char *path = http_exchange_request(http)->head.path;
     char headers[HTTP_ERROR_HEADER_BYTES];
-    struct http_reply reply = {.status = 404};
+    struct http_reply reply = {0};
     struct error err;
     (void)arg;
-    error_set(&err, STATUS_NOT_FOUND,
+    error_set(&err, STATUS_UNIMPLEMENTED,
               "%s is not built; use /v1/chat/completions or /v1/completions", path);
     error_reason(&err, REASON_NOT_BUILT);
     http_error_reply(&err, headers, &reply);
+    reply.status = 404; /* as for every path that has no API */
     http_exchange_reply(http, &reply);
 }
 
