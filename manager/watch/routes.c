@@ -337,6 +337,9 @@ void routes_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
     error_clear(&err);
     if (strlen(wanted->server_id) > 128)
         error_field(&err, "server_id", "%zu bytes; 128 is the limit", strlen(wanted->server_id));
+    else if (wanted->n_http_addresses > MAX_ADDRESSES)
+        error_field(&err, "http_addresses", "%zu of them; %d is the limit",
+                    wanted->n_http_addresses, MAX_ADDRESSES);
     else if (wanted->n_addresses > MAX_ADDRESSES)
         error_field(&err, "addresses", "%zu of them; %d is the limit", wanted->n_addresses,
                     MAX_ADDRESSES);
@@ -383,6 +386,9 @@ bool routes_fill_status(const struct routes *routes,
         for (size_t i = 0; complete && i < watch->request->n_addresses; i++)
             complete = message_append_text(&server->n_addresses, &server->addresses,
                                            watch->request->addresses[i]);
+        for (size_t i = 0; complete && i < watch->request->n_http_addresses; i++)
+            complete = message_append_text(&server->n_http_addresses, &server->http_addresses,
+                                           watch->request->http_addresses[i]);
         if (!complete || !message_append(&response->n_servers, &response->servers, server)) {
             message_free(&server->base);
             return false;

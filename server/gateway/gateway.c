@@ -20,6 +20,7 @@
 #include "server/gateway/front/generate_stream.h"
 #include "server/gateway/front/service.h"
 #include "server/gateway/gateway_http.h"
+#include "server/gateway/http/http_front.h"
 #include "server/gateway/metrics.h"
 #include "server/gateway/relay/relay.h"
 #include "server/gateway/replicas/link.h"
@@ -250,6 +251,13 @@ static void load_routes(struct gateway *gateway)
         log_warn(LOG_EVENT("routes file not used"), LOG_STR("message", err.message));
 }
 
+static uint16_t http_port(void *arg)
+{
+    struct gateway *gateway = arg;
+    struct http_front *front = atomic_load(&gateway->http);
+    return front ? http_front_port(front) : 0;
+}
+
 static int start_watch(struct gateway *gateway, struct error *err)
 {
     const struct gateway_config *c = &gateway->config;
@@ -260,6 +268,8 @@ static int start_watch(struct gateway *gateway, struct error *err)
         .listen = c->listen,
         .listen_unix = c->listen_unix,
         .port = &gateway->port,
+        .http_listen = c->http_listen,
+        .http_port = http_port,
         .counters = &gateway->counters,
         .replicas = &gateway->replicas,
         .apply = apply_routes,

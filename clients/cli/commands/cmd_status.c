@@ -7,7 +7,8 @@
 #include "proto/rpc/message/message.h"
 #include "sluice/manager/v1/manager.pb-c.h"
 
-/* Prints the server's listen addresses; its unix socket only if it has no port. */
+/* Prints the server's listen addresses, and those of HTTP. The unix socket of gRPC is printed only
+ * if the server has no port. */
 static void print_server(const Sluice__Manager__V1__ServerStatus *server)
 {
     char age[32];
@@ -18,6 +19,8 @@ static void print_server(const Sluice__Manager__V1__ServerStatus *server)
             printf("%s%s", lead, server->addresses[i]);
             lead = ", ";
         }
+    for (size_t i = 0; i < server->n_http_addresses; i++)
+        printf("%s%s", i ? ", " : ", HTTP on ", server->http_addresses[i]);
     printf(", routes generation %" PRIu64 ", connected %s\n", server->routes_generation,
            output_age(server->connected_unix_ns, age));
 }

@@ -15,6 +15,7 @@
 #include "proto/rpc/client/client.h"
 #include "proto/rpc/client/stream.h"
 #include "proto/rpc/message/message.h"
+#include "proto/rpc/server/listeners.h"
 #include "server/gateway/base/counters.h"
 #include "server/gateway/replicas/replicas.h"
 
@@ -101,12 +102,35 @@ static size_t address_list(const struct route_watch_config *config, char *tcp, s
     return n;
 }
 
+/* Lists the addresses of HTTP, the first TCP address with its bound port. */
+static size_t http_list(const struct route_watch_config *config, struct rpc_addresses *out,
+                        char *out_list[RPC_MAX_ADDRESSES])
+{
+    struct error ignored; /* the server has checked the addresses */
+    bool is_first = true;
+    if (!config->http_listen ||
+        rpc_listeners_split("--http-listen", config->http_listen, out, &ignored) != 0)
+        return 0;
+    for (size_t i = 0; i < out->n; i++) {
+        char *text = out->list[i], *colon = strrchr(text, ':');
+        out_list[i] = text;
+        if (!is_first || strncmp(text, "unix:", 5) == 0 || !colon)
+            continue;
+        uint16_t port = config->http_port(config->arg);
+        is_first = false;
+        if (port)
+            snprintf(colon, RPC_ADDRESS_BYTES - (size_t)(colon - text), ":%u", (unsigned)port);
+    }
+    return out->n;
+}
+
 static void follow(struct route_watch *watch)
 {
     Sluice__Manager__V1__WatchRoutesRequest request =
         SLUICE__MANAGER__V1__WATCH_ROUTES_REQUEST__INIT;
     char version[] = SLUICE_VERSION, tcp[128];
-    char *addresses[2];
+    char *addresses[2], *https[RPC_MAX_ADDRESSES];
+    struct rpc_addresses http;
     struct rpc_reader *reader;
     struct error err;
     request.server_id = (char *)(uintptr_t)watch->config.server_id;
@@ -115,6 +139,8 @@ static void follow(struct route_watch *watch)
     request.known_generation = known_generation(watch->config.replicas);
     request.addresses = addresses;
     request.n_addresses = address_list(&watch->config, tcp, sizeof(tcp), addresses);
+    request.http_addresses = https;
+    request.n_http_addresses = http_list(&watch->config, &http, https);
     rpc_client_connect_now(watch->client);
     int rc = rpc_reader_open(watch->client, &sluice__manager__v1__routing__descriptor,
                              "WatchRoutes", &request.base, NULL, &reader, &err);

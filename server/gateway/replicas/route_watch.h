@@ -21,6 +21,9 @@ struct route_watch_config {
     const char *server_id;
     const char *listen, *listen_unix; /* where clients reach this server; empty: nowhere */
     const _Atomic uint16_t *port;     /* the bound port of `listen`; set when it is bound */
+    const char *http_listen;          /* addresses of HTTP between commas; empty or NULL: none */
+    /* Returns the bound port of the first TCP address of HTTP; 0: not bound yet. Any thread. */
+    uint16_t (*http_port)(void *arg);
     struct counters *counters;
     struct replicas *replicas;
     /* Makes a new table current. Takes the reference. Called on the watch's thread. */

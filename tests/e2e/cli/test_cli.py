@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 
 import grpc
 import pytest
@@ -651,6 +652,16 @@ def test_a_plan_tells_the_version_and_sizes_as_people_read_them(served):
 def test_status_tells_where_the_server_listens(served):
     line = next(line for line in sluice(served, "status").stdout.splitlines() if line.startswith("server "))
     assert names(line, served.address) and "server.sock" not in line
+
+
+def test_status_tells_where_http_is_served(fresh):
+    """Only the output of `sluice serve` had the port of HTTP."""
+    fresh.start("--http-listen", "127.0.0.1:0")
+    fresh.wait(lambda: "HTTP on" in sluice(fresh, "status").stdout, 20, "the server is connected")
+    line = next(line for line in sluice(fresh, "status").stdout.splitlines() if line.startswith("server "))
+    (http,) = re.findall(r"HTTP on (127\.0\.0\.1:\d+)", line)
+    with urllib.request.urlopen(f"http://{http}/health", timeout=patience(20)) as answer:
+        assert answer.status == 200
 
 
 def test_ls_reads_every_page(served, stubs, tmp_path):

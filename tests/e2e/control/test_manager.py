@@ -419,7 +419,7 @@ def test_routes_follow_and_their_generation_grows_over_restarts(manager):
 
     def watch():
         stub = routing_pb2_grpc.RoutingStub(manager.channel)
-        return stub.WatchRoutes(routing_pb2.WatchRoutesRequest(server_id="s1", pid=7, addresses=["127.0.0.1:1"]), timeout=patience(20))
+        return stub.WatchRoutes(routing_pb2.WatchRoutesRequest(server_id="s1", pid=7, addresses=["127.0.0.1:1"], http_addresses=["127.0.0.1:2"]), timeout=patience(20))
 
     tables = watch()
     assert len(next(tables).routes) == 0
@@ -437,6 +437,7 @@ def test_routes_follow_and_their_generation_grows_over_restarts(manager):
     assert os.path.exists(replica.socket_path) and replica.numerics_id == "fake/1"
     (server,) = manager.status().servers
     assert server.server_id == "s1" and list(server.addresses) == ["127.0.0.1:1"]
+    assert list(server.http_addresses) == ["127.0.0.1:2"]
     manager.kill()
     manager.up()
     table2 = next(watch())
