@@ -77,7 +77,7 @@ static int run_doctor(struct cli *cli)
 
 static const struct option_spec doctor_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
-     "address of the data plane; must be free or used by this server", 0, 0},
+     "address of the data plane; must be free or in use by this server", 0, 0},
     {"http-listen", 0, OPTION_STRING, CLI_OPTION(http_listen), "127.0.0.1:8000", "ADDR:PORT",
      "address of HTTP, checked likewise; empty: off", 0, 0},
     {"metrics", 0, OPTION_STRING, CLI_OPTION(metrics), "127.0.0.1:8002", "ADDR:PORT",

@@ -25,6 +25,8 @@ struct doctor {
     /* Pids of running servers, as the manager reported them; 0: none. */
     long server_pids[8];
     size_t n_servers;
+    bool has_http;     /* a running server has reported addresses of HTTP */
+    long lock_pids[2]; /* manager and server that hold the locks of the state directory; 0: none */
     struct memory_limit memory; /* the figures of doctor_check_memory; zeroed: not readable */
 };
 

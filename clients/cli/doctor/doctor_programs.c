@@ -69,6 +69,10 @@ static void check_server(struct doctor *doctor, const Sluice__Manager__V1__Serve
         if (server->addresses[i][0] != '/')
             doctor_add(doctor, DOCTOR_OK, "data plane", NULL, "sluice-server listens on %s",
                        server->addresses[i]);
+    for (size_t i = 0; i < server->n_http_addresses; i++)
+        doctor_add(doctor, DOCTOR_OK, "HTTP", NULL, "sluice-server listens on %s",
+                   server->http_addresses[i]);
+    doctor->has_http |= server->n_http_addresses > 0;
 }
 
 /* --- the manager --- */
@@ -176,7 +180,8 @@ struct port {
 
 static bool is_ours(const struct doctor *doctor, long pid)
 {
-    bool ours = pid && pid == doctor->manager_pid;
+    bool ours = pid && (pid == doctor->manager_pid || pid == doctor->lock_pids[0] ||
+                        pid == doctor->lock_pids[1]);
     for (size_t i = 0; i < doctor->n_servers && !ours; i++)
         ours = pid == doctor->server_pids[i];
     return ours;
@@ -187,8 +192,8 @@ static void add_port_in_use(struct doctor *doctor, const struct port *port, unsi
     char owner[PORT_OWNER_NAME] = "", remedy[256];
     long pid = port_owner(number, owner);
     if (is_ours(doctor, pid)) {
-        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s, used by this %s, pid %ld",
-                   port->address, owner, pid);
+        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s is in use by this %s, pid %ld",
+                   port->address, strcmp(owner, "sluice-manager") == 0 ? "manager" : "server", pid);
         return;
     }
     if (pid)
@@ -243,6 +248,10 @@ void doctor_check_ports(struct doctor *doctor)
         {"manager metrics", "--manager-metrics", s->manager_metrics, "sluice-manager"},
     };
     /* The addresses of connected servers are checked already. */
-    for (size_t i = doctor->n_servers && !cli_given(doctor->cli, "listen"); i < CLI_N(ports); i++)
-        check_port(doctor, &ports[i]);
+    const bool is_checked[CLI_N(ports)] = {doctor->n_servers && !cli_given(doctor->cli, "listen"),
+                                           doctor->has_http &&
+                                               !cli_given(doctor->cli, "http-listen")};
+    for (size_t i = 0; i < CLI_N(ports); i++)
+        if (!is_checked[i])
+            check_port(doctor, &ports[i]);
 }

@@ -160,10 +160,11 @@ static void check_lock(struct doctor *doctor, const char *dir)
         return;
     if (!pid)
         doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "free: no manager runs here");
-    else if (pid > 0 && stray_runs(pid, "sluice-manager"))
+    else if (pid > 0 && stray_runs(pid, "sluice-manager")) {
+        doctor->lock_pids[0] = pid;
         doctor_add(doctor, DOCTOR_OK, "database lock", NULL, "held by sluice-manager, pid %ld",
                    (long)pid);
-    else
+    } else
         add_foreign_holder(doctor, "database lock", path, pid);
 }
 
@@ -205,6 +206,8 @@ static void check_server_lock(struct doctor *doctor, const char *dir)
         snprintf(path, sizeof(path), "%s/routes.pb.lock", dir);
     if (!find_holder(doctor, "server lock", path, &pid))
         return;
+    if (pid > 0 && stray_runs(pid, "sluice-server"))
+        doctor->lock_pids[1] = pid;
     if (!pid)
         doctor_add(doctor, DOCTOR_OK, "server lock", NULL, "%s is free: no server runs here", path);
     else if (pid < 0 || !stray_runs(pid, "sluice-server"))

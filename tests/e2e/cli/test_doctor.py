@@ -148,12 +148,19 @@ def test_a_server_that_holds_the_folder_without_a_manager(tmp_path):
     folder = tmp_path / "it's here"
     folder.mkdir(mode=0o700)
     lock = folder / "routes.pb.lock"
-    server = subprocess.Popen([BIN / "sluice-server", "--routes-file", folder / "routes.pb", "--metrics", "", "--listen",
-                               f"127.0.0.1:{free_port()}"], stderr=subprocess.DEVNULL)
+    ports = [free_port() for _ in range(4)]
+    listen, metrics, _, http = (f"127.0.0.1:{port}" for port in ports)
+    server = subprocess.Popen([BIN / "sluice-server", "--routes-file", folder / "routes.pb", "--metrics", metrics, "--listen", listen,
+                               "--http-listen", http], stderr=subprocess.DEVNULL)
     try:
         until(lambda: lock.exists() and lock.read_text() == f"{server.pid}\n", 20, "it has the lock")
-        message, remedy = Doctor(folder).of("server lock", "warn")
+        until(lambda: socket.socket().connect_ex(("127.0.0.1", ports[1])) == 0, 20, "it listens")
+        doctor = Doctor(folder, "--http-listen", http, ports=ports[:3])
+        message, remedy = doctor.of("server lock", "warn")
         assert names(message, lock, "sluice-server", server.pid), message
+        # the ports of this very server were reported as failures, with the advice to stop the process
+        for check, address in (("data plane", listen), ("HTTP", http), ("server metrics", metrics)):
+            assert names(doctor.of(check, "ok")[0], address, server.pid)
         result = pasted(remedy, tmp_path)
         assert result.returncode == 0 and server.wait(patience(20)) == 0, (remedy, result)
     finally:
