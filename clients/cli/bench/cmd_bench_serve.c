@@ -382,8 +382,8 @@ static const struct option_spec serve_specs[] = {
      "measure the OpenAI server at http(s)://HOST:PORT[/v1] over HTTP, a Sluice or another one", 0,
      0},
     {"vocab-size", 0, OPTION_U64, CLI_OPTION(vocab_size), "0", "N",
-     "draw random prompts from the token ids below N; 0: all of the model, or 1000 where an OpenAI "
-     "server does not tell",
+     "random prompts use the token ids below N; 0: the model's whole vocabulary, or 1000 if an "
+     "OpenAI server does not report its size",
      0, INT32_MAX},
     {"seed", 's', OPTION_U64, CLI_OPTION(seed), "1", "N",
      "random seed for prompts, lengths and arrivals; the same seed repeats the load", 0, 0},

@@ -70,14 +70,14 @@ const struct cli_command cmd_key_new = {
     .name = "key new",
     .arguments = "TENANT",
     .summary = "make an API key for the data plane or the manager",
-    .description =
-        "Prints the key (256 random bits), then a line for the file that `sluice serve "
-        "--keys-file` or sluice-server reads. The line has tenant, SHA-256 of the key, "
-        "role and expiry. The file has a line per key and comments that start with '#'. "
-        "Only its owner and group may have access to the file. Requests, request ids "
-        "and the prefix cache belong to the tenant. Keys with the role viewer, operator "
-        "or admin are for sluice-manager --manage-keys-file. On the data plane, keys of the roles "
-        "operator and admin open the repository RPCs of KServe alone.",
+    .description = "Prints the key (256 random bits), then a line for the file that `sluice serve "
+                   "--keys-file` or sluice-server reads. The line has tenant, SHA-256 of the key, "
+                   "role and expiry. The file has a line per key and comments that start with '#'. "
+                   "Only its owner and group may have access to the file. Requests, request ids "
+                   "and the prefix cache belong to the tenant. Keys with the role viewer, operator "
+                   "or admin are for sluice-manager --manage-keys-file. `sluice keys create` makes "
+                   "a key in the manager's database instead. On the data plane, keys of the roles "
+                   "operator and admin open the repository RPCs of KServe alone.",
     .examples = key_examples,
     .n_examples = CLI_N(key_examples),
     .specs = key_specs,

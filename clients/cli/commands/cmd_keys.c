@@ -205,7 +205,8 @@ const struct cli_command cmd_keys_create = {
     .arguments = "NAME",
     .summary = "make an API key for management",
     .description = "Prints the key (256 random bits) once. The key works at once, for management "
-                   "only. In the manager's events its holder appears as key:NAME. Needs the role "
+                   "only. `sluice key new` makes keys for the data plane. In the manager's events "
+                   "its holder appears as key:NAME. Needs the role "
                    "admin; callers on the manager's unix socket have it.",
     .examples = create_examples,
     .n_examples = CLI_N(create_examples),

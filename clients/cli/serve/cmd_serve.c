@@ -314,8 +314,8 @@ static const struct option_spec serve_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
      "address of the data plane", 0, 0},
     {"http-listen", 0, OPTION_STRING, CLI_OPTION(http_listen), "127.0.0.1:8000", "ADDR:PORT",
-     "addresses of HTTP, also unix:PATH, between commas; empty: off; without this option another "
-     "port is used if 8000 is taken",
+     "addresses of HTTP, separated by commas; also unix:PATH; empty: off. If port 8000 is in use "
+     "and you do not give this option, serve takes a port from 8005 on",
      0, 0},
     {"http-origins", 0, OPTION_STRING, CLI_OPTION(http_origins), "", "ORIGINS",
      "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
