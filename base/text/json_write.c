@@ -1,5 +1,6 @@
 #include "base/text/json_write.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -64,4 +65,12 @@ void json_write_text(struct strbuf *out, const char *bytes, size_t n_bytes)
         at += n_step ? n_step : 1;
     }
     strbuf_add_char(out, '"');
+}
+
+void json_write_float(struct strbuf *out, double value)
+{
+    if (isnan(value))
+        strbuf_add_str(out, "null");
+    else
+        strbuf_printf(out, "%.9g", isinf(value) ? -3.4028234e38 : value);
 }

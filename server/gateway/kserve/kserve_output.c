@@ -1,6 +1,5 @@
 #include "server/gateway/kserve/kserve_output.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,10 +98,7 @@ static void write_token(struct strbuf *out, bool *first, uint32_t id, float logp
 {
     strbuf_printf(out, "%s\"%u\":{\"logprob\":", *first ? "" : ",", id);
     *first = false;
-    if (isnan(logprob))
-        strbuf_add_str(out, "null");
-    else
-        strbuf_printf(out, "%.9g", isinf(logprob) ? -3.4028234e38 : (double)logprob);
+    json_write_float(out, (double)logprob);
     if (rank)
         strbuf_printf(out, ",\"rank\":%zu", rank);
     else

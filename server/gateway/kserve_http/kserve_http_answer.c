@@ -1,7 +1,6 @@
 #include "server/gateway/kserve_http/kserve_http_answer.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,15 +25,6 @@ void kserve_http_answer_fini(struct kserve_http_answer *answer)
 }
 
 /* --- values --- */
-
-/* JSON has no infinity and no NaN: writes the lowest float, and null. */
-static void write_number(struct strbuf *out, double value)
-{
-    if (isnan(value))
-        strbuf_add_str(out, "null");
-    else
-        strbuf_printf(out, "%.9g", isinf(value) ? -3.4028234e38 : value);
-}
 
 static void write_text(struct strbuf *out, const char *text)
 {
@@ -79,7 +69,7 @@ static void write_element(const struct kserve_http_answer *answer, enum kserve_o
     else if (output == KSERVE_OUTPUT_NUM_OUTPUT_TOKENS)
         strbuf_printf(out, "%zu", part->n_tokens);
     else
-        write_number(out, logprob_sum);
+        json_write_float(out, logprob_sum);
 }
 
 static void write_output(const struct kserve_http_answer *answer, enum kserve_output output,
@@ -92,7 +82,7 @@ static void write_output(const struct kserve_http_answer *answer, enum kserve_ou
     } else if (output == KSERVE_OUTPUT_OUTPUT_LOG_PROBS) { /* a single choice */
         for (size_t i = 0; i < parts[0].n_logprobs; i++) {
             strbuf_add_str(out, i ? "," : "");
-            write_number(out, (double)parts[0].logprobs[i]->logprob);
+            json_write_float(out, (double)parts[0].logprobs[i]->logprob);
         }
     } else {
         for (uint32_t i = 0; i < answer->n_choices; i++) {

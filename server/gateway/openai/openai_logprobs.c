@@ -8,15 +8,6 @@
 #include "base/text/json_write.h"
 #include "base/utf8.h"
 
-/* JSON has no infinity: a token that cannot be drawn gets the lowest number of a float. */
-static void write_number(struct strbuf *out, float logprob)
-{
-    if (isnan(logprob))
-        strbuf_add_str(out, "null");
-    else
-        strbuf_printf(out, "%.9g", isinf(logprob) ? -3.4028234e38 : (double)logprob);
-}
-
 /* --- chat --- */
 
 /* {"token", "logprob", "bytes"} without the closing brace. */
@@ -25,7 +16,7 @@ static void write_token(struct strbuf *out, const ProtobufCBinaryData *token, fl
     strbuf_add_str(out, "{\"token\":");
     json_write_text(out, (const char *)token->data, token->len);
     strbuf_add_str(out, ",\"logprob\":");
-    write_number(out, logprob);
+    json_write_float(out, (double)logprob);
     strbuf_add_str(out, ",\"bytes\":[");
     for (size_t i = 0; i < token->len; i++)
         strbuf_printf(out, i ? ",%u" : "%u", (unsigned)token->data[i]);
@@ -109,14 +100,14 @@ static void write_top(struct strbuf *out, const Sluice__V1__TokenLogprob *entry,
     strbuf_add_char(out, '{');
     write_name(out, &entry->token);
     strbuf_add_char(out, ':');
-    write_number(out, entry->logprob);
+    json_write_float(out, (double)entry->logprob);
     for (size_t k = 0; k < count_top(entry, n_top); k++) {
         if (is_repeated(entry, k))
             continue;
         strbuf_add_char(out, ',');
         write_name(out, &entry->top[k]->token);
         strbuf_add_char(out, ':');
-        write_number(out, entry->top[k]->logprob);
+        json_write_float(out, (double)entry->top[k]->logprob);
     }
     strbuf_add_char(out, '}');
 }
@@ -155,7 +146,7 @@ void openai_logprobs_add(struct openai_logprobs *lists, Sluice__V1__TokenLogprob
         strbuf_add_str(&lists->tokens, comma);
         write_name(&lists->tokens, &list[i]->token);
         strbuf_add_str(&lists->logprobs, comma);
-        write_number(&lists->logprobs, list[i]->logprob);
+        json_write_float(&lists->logprobs, (double)list[i]->logprob);
         strbuf_add_str(&lists->top, comma);
         write_top(&lists->top, list[i], n_top);
         strbuf_printf(&lists->offsets, "%s%" PRIu64, comma, lists->n_text);
@@ -197,7 +188,7 @@ static void write_ranked(struct strbuf *out, uint32_t id, const ProtobufCBinaryD
                          float logprob, size_t rank)
 {
     strbuf_printf(out, "\"%" PRIu32 "\":{\"logprob\":", id);
-    write_number(out, logprob);
+    json_write_float(out, (double)logprob);
     if (rank)
         strbuf_printf(out, ",\"rank\":%zu", rank);
     else

@@ -60,15 +60,6 @@ static bool is_hidden(const struct token *token)
     return !is_blank(bytes) && utf8_valid((const char *)bytes->data, bytes->len, &at);
 }
 
-/* JSON has no infinity and no NaN: a token that cannot be drawn gets the lowest float. */
-static void write_logprob(struct strbuf *out, float logprob)
-{
-    if (isnan(logprob))
-        strbuf_add_str(out, "null");
-    else
-        strbuf_printf(out, "%.9g", isinf(logprob) ? -3.4028234e38 : (double)logprob);
-}
-
 static void write_token(const struct tgi_answer *answer, const struct token *token,
                         struct strbuf *out)
 {
@@ -82,7 +73,7 @@ static void write_token(const struct tgi_answer *answer, const struct token *tok
     strbuf_printf(out, "{\"id\":%" PRIu32 ",\"text\":", token->id);
     json_write_text(out, text, n_text);
     strbuf_add_str(out, ",\"logprob\":");
-    write_logprob(out, token->logprob ? token->logprob->logprob : NAN);
+    json_write_float(out, token->logprob ? (double)token->logprob->logprob : (double)NAN);
     strbuf_printf(out, ",\"special\":%s}", special ? "true" : "false");
 }
 
@@ -96,7 +87,7 @@ static void write_top(const struct tgi_answer *answer, const Sluice__V1__TokenLo
         strbuf_printf(out, "%s{\"id\":%" PRIu32 ",\"text\":", i ? "," : "", top->id);
         json_write_text(out, (const char *)top->token.data, top->token.len);
         strbuf_add_str(out, ",\"logprob\":");
-        write_logprob(out, top->logprob);
+        json_write_float(out, (double)top->logprob);
         strbuf_printf(out, ",\"special\":%s}", is_end_id(answer, top->id) ? "true" : "false");
     }
     strbuf_add_char(out, ']');
@@ -271,7 +262,7 @@ static void write_prefill(const Sluice__V1__PromptInfo *info, struct strbuf *out
         strbuf_printf(out, "%s{\"id\":%" PRIu32 ",\"text\":", i ? "," : "", entry->id);
         json_write_text(out, (const char *)entry->token.data, entry->token.len);
         strbuf_add_str(out, ",\"logprob\":");
-        write_logprob(out, entry->logprob);
+        json_write_float(out, (double)entry->logprob);
         strbuf_add_char(out, '}');
     }
     strbuf_add_char(out, ']');
