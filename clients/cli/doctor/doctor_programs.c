@@ -192,8 +192,9 @@ static void add_port_in_use(struct doctor *doctor, const struct port *port, unsi
     char owner[PORT_OWNER_NAME] = "", remedy[256];
     long pid = port_owner(number, owner);
     if (is_ours(doctor, pid)) {
-        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s is in use by this %s, pid %ld",
-                   port->address, strcmp(owner, "sluice-manager") == 0 ? "manager" : "server", pid);
+        bool of_manager = strcmp(owner, "sluice-manager") == 0;
+        doctor_add(doctor, DOCTOR_OK, port->name, NULL, "%s is in use by this %s (%s, pid %ld)",
+                   port->address, of_manager ? "manager" : "server", owner, pid);
         return;
     }
     if (pid)
