@@ -276,8 +276,14 @@ def new_key():
 
 
 @pytest.fixture
-def node(tmp_path):
-    pod = Pod(of_kind("StatefulSet")[0], tmp_path)
+def folder(tmp_path_factory):
+    """A folder with a short name, because the path of a socket in it has at most 107 bytes."""
+    return tmp_path_factory.mktemp("k")
+
+
+@pytest.fixture
+def node(folder):
+    pod = Pod(of_kind("StatefulSet")[0], folder)
     (config,) = of_kind("ConfigMap")
     pod.path("/etc/sluice/sluice.conf").write_text(config["data"]["sluice.conf"])
     yield pod
@@ -288,9 +294,9 @@ def certificate(pod):
     return ssl.get_server_certificate(("127.0.0.1", pod.names["http"]))
 
 
-def test_a_node_starts_drains_and_comes_back_with_its_state(node, tmp_path):
-    (tmp_path / "pki").mkdir()
-    authority = Authority(tmp_path / "pki", "ca")
+def test_a_node_starts_drains_and_comes_back_with_its_state(node, folder):
+    (folder / "pki").mkdir()
+    authority = Authority(folder / "pki", "ca")
     first, second = (authority.issue(name, "sluice", "DNS:sluice") for name in ("first", "second"))
     key = new_key()
     write_secret(node.path("/etc/sluice/tls"), **{"tls.crt": first[0].read_bytes(), "tls.key": first[1].read_bytes()})
@@ -328,8 +334,8 @@ def test_a_node_starts_drains_and_comes_back_with_its_state(node, tmp_path):
 
 
 @pytest.fixture
-def pool(tmp_path):
-    pod = Pod(of_kind("Deployment")[0], tmp_path)
+def pool(folder):
+    pod = Pod(of_kind("Deployment")[0], folder)
     yield pod
     pod.kill()
 
