@@ -54,7 +54,7 @@ class Port:
 
 WATCHER = ("import grpc, sys, time; sys.path.insert(0, sys.argv[1]); from sluice.worker.v1 import worker_pb2 as p, worker_pb2_grpc as g\n"
            "for s in g.WorkerStub(grpc.insecure_channel(sys.argv[2])).WatchStatus(p.WatchStatusRequest(protocol_min=1, protocol_max=1, interval_ms=10)):\n"
-           "    print(time.monotonic(), s.counters.n_cancelled_requests, s.counters.n_steps,\n"
+           "    print(time.monotonic(), s.counters.n_cancelled_requests + s.counters.n_refused_requests, s.counters.n_steps,\n"
            "          str(s.counters).replace(chr(10), \", \"), str(s.load).replace(chr(10), \", \"), sep=chr(9), flush=True)\n")
 
 
@@ -63,8 +63,9 @@ def stubs_folder(sluice):
 
 
 class Cancelled(threading.Thread):
-    """Records when the worker reported how many cancelled requests, and how long the engine's steps took. A separate
-    process takes the times: the threads of load L in this process would delay them."""
+    """Records when the worker reported how many cancelled requests, and how long the engine's steps took. The worker counts
+    a request as refused if its client leaves before the engine has the request. A separate process takes the times: the
+    threads of load L in this process would delay them."""
 
     def __init__(self, sluice):
         super().__init__(daemon=True)

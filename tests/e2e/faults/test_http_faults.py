@@ -214,7 +214,11 @@ def test_f20_silent_connections_are_closed_and_counted(tmp_path, stubs):
             held.append(s)
         for s in held:
             (s.socket if isinstance(s, Stream) else s).close()
-        p.wait(lambda: p.metric("sluice_http_connections") == 1, "the places are free")
+
+        def one_is_left():  # until the server has seen the clients leave, there may be no place for the scrape
+            with contextlib.suppress(OSError, EOFError):
+                return p.metric("sluice_http_connections") == 1
+        p.wait(one_is_left, "the places are free")
         assert p.refused("connections") >= 1 and p.server.poll() is None
 
 
