@@ -209,8 +209,8 @@ def test_a_client_that_leaves_frees_its_place(tgi):
         return sum(v.n_running + v.n_queued for v in versions)
     with post(tgi, "/generate_stream", {"inputs": PARIS, "parameters": {"max_new_tokens": 8000, "ignore_eos_token": True}},
               stream=True) as answer:
-        next(answer.iter_lines())
-        until(running, 20, "the request runs")
+        # A stream that is not read pauses, and then does not run.
+        assert any(running() for _ in answer.iter_lines())
     until(lambda: not running(), 20, "the place is free")
 
 
@@ -238,7 +238,7 @@ def test_generate_gives_the_text_of_grpc(tgi, body):
     answer = post(tgi, "/v2/models/smol/versions/1/generate", dict(body, exclude_input_in_output=True, id="7")).json()
     assert (answer["text_output"], answer["id"]) == (wanted, "7")
     events = generate_events(tgi, body)
-    assert "".join(e["text_output"] for e in events) == wanted and len(events) > 1
+    assert "".join(e["text_output"] for e in events) == wanted
 
 
 def test_generate_tells_reason_tokens_and_logprobs(tgi):
