@@ -100,11 +100,11 @@ class Answer:
 class Stream:
     """A streamed /v1/completions of an echoing worker."""
 
-    def __init__(self, address, prompt="abc", n_tokens=100, n=1, receive_buffer=None, send=True):
+    def __init__(self, address, prompt="abc", n_tokens=100, n=1, receive_buffer=None, send=True, socket=None):
         self.prompt, self.n = prompt, n
         self.request = post("/v1/completions", {"model": "echo", "prompt": prompt, "max_tokens": n_tokens, "n": n, "stream": True,
                                                 "ignore_eos": True})
-        self.socket = dial(address, receive_buffer)
+        self.socket = socket or dial(address, receive_buffer)
         self.answer = Answer(self.socket)
         self.text = [""] * n
         self.error, self.finished, self.done, self.frames = None, [None] * n, False, b""
