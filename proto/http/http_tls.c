@@ -49,6 +49,9 @@ static bool refresh(struct http_tls *tls)
     }
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                   SSL_MODE_RELEASE_BUFFERS);
+    /* A read returns after each record. With this mode, a client that sends new keys without end
+     * would hold its loop. */
+    SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF);
     /* Without this id OpenSSL refuses to resume a session that has a client certificate. */
     (void)SSL_CTX_set_session_id_context(context, http_1_1, sizeof(http_1_1) - 1);

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "proto/http/http_server.h"
+#include "proto/http/http_tls.h"
 #include "proto/rpc/core/tls.h"
 #include "tests/unit/base/support_cmocka.h"
 
@@ -288,6 +289,49 @@ static void test_a_handshake_that_never_comes_is_ended(void **state)
     stop(&f);
 }
 
+/* A client that sent new keys without end held its loop, and all other connections of the loop
+ * waited. Every read must return after a record without data. */
+static void test_a_read_returns_after_a_record_without_data(void **state)
+{
+    enum { N_KEYS = 20 };
+    struct rpc_tls_config files = {cert_path, key_path, NULL, true};
+    struct rpc_tls *pair;
+    struct http_tls *tls;
+    struct error err;
+    char warning[WARNING_BYTES], byte = 'x';
+    int fds[2], n_reads = 0;
+    size_t n;
+    (void)state;
+    make_pair("one");
+    assert_int_equal(rpc_tls_create(&files, &pair, warning, &err), 0);
+    assert_int_equal(http_tls_create(pair, &tls, &err), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    SSL *server = http_tls_accept(tls, fds[0]);
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    SSL *client = SSL_new(context);
+    SSL_set_fd(client, fds[1]);
+    while (SSL_connect(client) != 1)
+        (void)SSL_accept(server);
+    assert_int_equal(SSL_accept(server), 1);
+    for (int i = 0; i < N_KEYS; i++) {
+        assert_int_equal(SSL_key_update(client, SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+        assert_int_equal(SSL_do_handshake(client), 1);
+    }
+    assert_int_equal(SSL_write_ex(client, &byte, 1, &n), 1);
+    while (n_reads <= N_KEYS && SSL_read_ex(server, &byte, 1, &n) != 1) {
+        assert_int_equal(SSL_get_error(server, 0), SSL_ERROR_WANT_READ);
+        n_reads++;
+    }
+    assert_int_equal(n_reads, N_KEYS);
+    SSL_free(server);
+    SSL_free(client);
+    SSL_CTX_free(context);
+    close(fds[0]);
+    close(fds[1]);
+    http_tls_destroy(tls);
+    rpc_tls_destroy(pair);
+}
+
 /* The clients of the test below, in a process of their own: their memory must not count. Reads the
  * port, opens idle streams and reports each by a byte, as soon as its first part came. */
 static void hold_streams(int in, int out)
@@ -386,6 +430,7 @@ int main(void)
         cmocka_unit_test(test_a_session_is_resumed),
         cmocka_unit_test(test_new_files_serve_new_connections),
         cmocka_unit_test(test_a_handshake_that_never_comes_is_ended),
+        cmocka_unit_test(test_a_read_returns_after_a_record_without_data),
         cmocka_unit_test(test_an_idle_stream_holds_little),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
