@@ -483,11 +483,11 @@ int json_cursor_number(struct json_cursor *c, struct json_number *out, struct er
         return json_cursor_bad(c, c->at, err, "the number is out of range");
     if (number.is_integer) {
         errno = 0;
-        number.is_negative = text[0] == '-';
-        if (number.is_negative)
+        if (text[0] == '-')
             number.i = strtoll(text, NULL, 10);
         else
             number.u = strtoull(text, NULL, 10);
+        number.is_negative = number.i < 0; /* -0 is not */
         number.is_integer = errno == 0;
     }
     c->at += n;

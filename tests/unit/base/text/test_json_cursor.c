@@ -208,6 +208,7 @@ static void test_numbers_keep_their_kind(void **state)
     } cases[] = {
         {"0", true, false, 0},
         {"-1", true, true, -1},
+        {"-0", true, false, 0}, /* symptom: was negative, and no count */
         {"9223372036854775807", true, false, 9223372036854775807.0},
         {"18446744073709551615", true, false, 18446744073709551615.0},
         {"18446744073709551616", false, false, 18446744073709551616.0},
