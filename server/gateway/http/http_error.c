@@ -35,17 +35,19 @@ static const struct error_row rows[] = {
 
 static const struct error_row other = {STATUS_INTERNAL, 500, "server_error"};
 
-static const struct error_row *find_row(int status)
+static const struct error_row *find_row(const struct error *err)
 {
+    if (err->reason == REASON_TEMPLATE_LIMIT) /* the chat is too large, at any rate of requests */
+        return &rows[0];
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].status == status)
+        if (rows[i].status == err->status)
             return &rows[i];
     return &other;
 }
 
 unsigned http_error_status(const struct error *err)
 {
-    return find_row(err->status)->http;
+    return find_row(err)->http;
 }
 
 /* Writes the reason in lower case, or null. */
@@ -86,7 +88,7 @@ static bool is_final(const struct error *err, unsigned status)
 
 void http_error_headers(const struct error *err, char *out_headers)
 {
-    unsigned status = find_row(err->status)->http;
+    unsigned status = find_row(err)->http;
     uint32_t retry_ms = err->retry_after_ms;
     out_headers[0] = '\0';
     if (status == 401) {
@@ -108,7 +110,7 @@ void http_error_headers(const struct error *err, char *out_headers)
 void http_error_reply_as(const struct error *err, const char *code, char *out_headers,
                          struct http_reply *reply)
 {
-    const struct error_row *row = find_row(err->status);
+    const struct error_row *row = find_row(err);
     http_error_headers(err, out_headers);
     reply->status = row->http;
     reply->content_type = "application/json";

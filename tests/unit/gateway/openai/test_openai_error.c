@@ -79,6 +79,9 @@ static void test_statuses_codes_and_headers(void **state)
          "WWW-Authenticate: Bearer\r\n"},
         {STATUS_RESOURCE_EXHAUSTED, REASON_QUEUE_FULL, 1500, 429, "\"code\":\"queue_full\"",
          "Retry-After: 2\r\nRetry-After-Ms: 1500\r\nX-Should-Retry: true\r\n"},
+        /* Symptom: a chat that breaks a limit of its template was 429, as if clients were many. */
+        {STATUS_RESOURCE_EXHAUSTED, REASON_TEMPLATE_LIMIT, 0, 400,
+         "\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"template_limit\"", NULL},
         {STATUS_UNAVAILABLE, REASON_NO_REPLICA_READY, 0, 503, "\"code\":\"no_replica_ready\"",
          "Retry-After: 1\r\nRetry-After-Ms: 1000\r\nX-Should-Retry: true\r\n"},
         {STATUS_INTERNAL, REASON_NONE, 0, 500, "\"type\":\"server_error\"", NULL},
