@@ -6,15 +6,26 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/strbuf.h"
-#include "server/gateway/http/http_body.h"
-#include "server/gateway/openai/openai_field.h"
-
-enum { NAME_BYTES = 96 };
+#include "server/gateway/http/http_fields.h"
 
 /* --- content --- */
 
-/* True for the type of a part with a text. The text is in the key "text" or
- * "refusal". */
+/* A part of a message's content. */
+struct part {
+    char *type, *text;
+};
+
+#define PART(member) HTTP_FIELD(struct part, member)
+
+static const struct http_field part_fields[] = {
+    {"type", PART(type)},
+    {"text", PART(text)},
+    {"refusal", PART(text)}, /* in place of "text" in a part of type "refusal" */
+};
+
+static const struct http_table part_table = {HTTP_TABLE(part_fields)};
+
+/* True for the type of a part with a text. */
 static bool is_text_type(const char *type)
 {
     static const char *const types[] = {"text", "input_text", "output_text", "refusal"};
@@ -24,176 +35,101 @@ static bool is_text_type(const char *type)
     return false;
 }
 
-/* Skips a key that no part of text has. */
-static int ignore_key(struct http_body *body, const char *key, struct openai_ignored *ignored)
+/* Appends the text of a part to the text at the field's place. */
+static int read_part(struct http_fields *r, const struct http_field *field)
 {
-    char every[NAME_BYTES];
-    snprintf(every, sizeof(every), "messages[].content[].%.60s", key);
-    return openai_field_ignore(body, ignored, every);
-}
-
-static int read_part(struct http_body *body, const char *name, struct strbuf *joined,
-                     struct openai_ignored *ignored)
-{
-    const char *key;
-    bool is_null;
-    char *type = NULL, *text = NULL;
-    int rc = http_body_enter_object(body, name);
-    while (!rc && (rc = http_body_key(body, &key)) == 0 && key) {
-        rc = http_body_null(body, &is_null);
-        if (rc || is_null) /* as if it were absent */
-            continue;
-        if (strcmp(key, "type") == 0)
-            rc = http_body_text(body, name, &type);
-        else if (strcmp(key, "text") == 0 || strcmp(key, "refusal") == 0)
-            rc = http_body_text(body, name, &text);
-        else
-            rc = ignore_key(body, key, ignored);
-    }
+    struct strbuf *joined = r->out;
+    struct part part = {NULL, NULL};
+    (void)field;
+    int rc = http_fields_read(r, &part_table, &part);
     if (rc)
         return rc;
-    if (!type || !is_text_type(type))
-        return error_field(body->err, name,
+    if (!part.type || !is_text_type(part.type))
+        return error_field(r->body.err, r->label,
                            "is a part of type \"%.40s\"; only parts of type \"text\" are built",
-                           type ? type : "");
-    if (!text)
-        return http_body_bad(body, name, "has no text");
-    strbuf_add_str(joined, text);
+                           part.type ? part.type : "");
+    if (!part.text)
+        return http_fields_bad(r, "has no text");
+    strbuf_add_str(joined, part.text);
     return 0;
 }
 
-static int read_parts(struct http_body *body, const char *name, char **out,
-                      struct openai_ignored *ignored)
+/* A string, or a list of parts. */
+static int read_content(struct http_fields *r, const struct http_field *field)
 {
+    char **out = http_fields_place(r, field->at);
+    enum json_value kind;
     struct strbuf joined;
-    bool more = true;
-    char part[NAME_BYTES];
+    void *message = r->out;
+    int rc = http_body_kind(&r->body, &kind);
+    if (rc || kind == JSON_VALUE_STRING)
+        return rc ? rc : http_fields_text(r, field);
     strbuf_init(&joined, 0);
-    int rc = http_body_enter_list(body, name, "must be a string or a list of parts");
-    for (size_t i = 0; !rc && (rc = http_body_more(body, &more)) == 0 && more; i++) {
-        snprintf(part, sizeof(part), "%.70s[%zu]", name, i);
-        rc = read_part(body, part, &joined, ignored);
-    }
-    if (!rc) {
-        char *text = strbuf_failed(&joined)
-                         ? NULL
-                         : arena_strndup(body->arena, strbuf_str(&joined), joined.n_bytes);
-        if (text)
-            *out = text;
-        else
-            rc = http_body_no_memory(body);
-    }
+    r->out = &joined;
+    rc = http_fields_list(r, field, "must be a string or a list of parts", read_part);
+    r->out = message;
+    if (!rc && !strbuf_failed(&joined))
+        *out = arena_strndup(r->body.arena, strbuf_str(&joined), joined.n_bytes);
+    if (!rc && (strbuf_failed(&joined) || !*out))
+        rc = http_body_no_memory(&r->body);
     strbuf_fini(&joined);
     return rc;
 }
 
-/* A string, or a list of parts. */
-static int read_content(struct http_body *body, const char *name, char **out,
-                        struct openai_ignored *ignored)
-{
-    enum json_value kind;
-    int rc = http_body_kind(body, &kind);
-    if (rc)
-        return rc;
-    return kind == JSON_VALUE_STRING ? http_body_text(body, name, out)
-                                     : read_parts(body, name, out, ignored);
-}
-
 /* --- messages --- */
 
-static int read_tool_calls(struct http_body *body, const char *name, char **out)
+static int read_tool_calls(struct http_fields *r, const struct http_field *field)
 {
     enum json_value kind;
-    int rc = http_body_kind(body, &kind);
+    int rc = http_body_kind(&r->body, &kind);
     if (rc)
         return rc;
     if (kind != JSON_VALUE_ARRAY)
-        return http_body_bad(body, name, "must be a list of calls");
-    return http_body_raw(body, out);
+        return http_fields_bad(r, "must be a list of calls");
+    return http_body_raw(&r->body, http_fields_place(r, field->at));
 }
 
-/* Refuses a second value that differs from the first. */
-static int check_once(struct http_body *body, const char *name, const char *before,
-                      const char *after)
-{
-    if (before[0] && strcmp(before, after) != 0)
-        return http_body_bad(body, name, "is given twice, with two values");
-    return 0;
-}
+#define MESSAGE(member) HTTP_FIELD(Sluice__V1__ChatMessage, member)
 
-static int read_text_once(struct http_body *body, const char *name, char **out)
-{
-    const char *before = *out;
-    int rc = http_body_text(body, name, out);
-    return rc ? rc : check_once(body, name, before, *out);
-}
+static const struct http_field message_fields[] = {
+    {"role", MESSAGE(role)},
+    {"content", read_content, .at = offsetof(Sluice__V1__ChatMessage, content)},
+    {"name", MESSAGE(name)},
+    {"tool_call_id", MESSAGE(tool_call_id)},
+    {"reasoning_content", MESSAGE(reasoning_content)},
+    {"reasoning", MESSAGE(reasoning_content)},
+    {"tool_calls", read_tool_calls, .at = offsetof(Sluice__V1__ChatMessage, tool_calls_json)},
+};
 
-static int read_member(struct http_body *body, const char *name, const char *key,
-                       Sluice__V1__ChatMessage *message, struct openai_ignored *ignored)
-{
-    bool is_null;
-    char every[NAME_BYTES];
-    int rc = http_body_null(body, &is_null);
-    if (rc || is_null) /* as if it were absent */
-        return rc;
-    if (strcmp(key, "role") == 0)
-        return read_text_once(body, name, &message->role);
-    if (strcmp(key, "content") == 0) {
-        const char *before = message->content;
-        rc = read_content(body, name, &message->content, ignored);
-        return rc ? rc : check_once(body, name, before, message->content);
-    }
-    if (strcmp(key, "name") == 0)
-        return read_text_once(body, name, &message->name);
-    if (strcmp(key, "tool_call_id") == 0)
-        return read_text_once(body, name, &message->tool_call_id);
-    if (strcmp(key, "reasoning_content") == 0 || strcmp(key, "reasoning") == 0)
-        return read_text_once(body, name, &message->reasoning_content);
-    if (strcmp(key, "tool_calls") == 0)
-        return read_tool_calls(body, name, &message->tool_calls_json);
-    snprintf(every, sizeof(every), "messages[].%.60s", key);
-    return openai_field_ignore(body, ignored, every);
-}
+static const struct http_table message_table = {HTTP_TABLE(message_fields)};
 
-static int read_message(struct http_body *body, size_t i, Sluice__V1__ChatMessage *message,
-                        struct openai_ignored *ignored)
+static int read_message(struct http_fields *r, const struct http_field *field)
 {
     static char system[] = "system";
-    char name[NAME_BYTES];
-    const char *key;
-    snprintf(name, sizeof(name), "messages[%zu]", i);
-    int rc = http_body_enter_object(body, name);
-    while (!rc && (rc = http_body_key(body, &key)) == 0 && key) {
-        snprintf(name, sizeof(name), "messages[%zu].%.60s", i, key);
-        rc = read_member(body, name, key, message, ignored);
-    }
+    char name[ERROR_FIELD_BYTES];
+    Sluice__V1__Chat *chat = http_fields_place(r, field->at);
+    Sluice__V1__ChatMessage *message = arena_alloc(r->body.arena, sizeof(*message));
+    void *list = http_body_grow(&r->body, chat->messages, chat->n_messages, sizeof(message));
+    if (!message || !list)
+        return http_body_no_memory(&r->body);
+    sluice__v1__chat_message__init(message);
+    chat->messages = list;
+    chat->messages[chat->n_messages++] = message;
+    int rc = http_fields_read(r, &message_table, message);
     if (rc)
         return rc;
-    snprintf(name, sizeof(name), "messages[%zu].role", i);
-    if (!message->role[0])
-        return http_body_bad(body, name, "is missing or empty");
+    if (!message->role[0]) {
+        snprintf(name, sizeof(name), "%.60s.role", r->label);
+        return http_body_bad(&r->body, name, "is missing or empty");
+    }
     if (strcmp(message->role, "developer") == 0)
         message->role = system;
     return 0;
 }
 
-int openai_chat_messages(struct http_body *body, Sluice__V1__Chat *chat,
-                         struct openai_ignored *ignored)
+int openai_chat_messages(struct http_fields *r, const struct http_field *field)
 {
-    bool more = true;
-    int rc = http_body_enter_list(body, "messages", "must be a list of messages");
-    chat->n_messages = 0;
-    while (!rc && (rc = http_body_more(body, &more)) == 0 && more) {
-        Sluice__V1__ChatMessage *message = arena_alloc(body->arena, sizeof(*message));
-        void *list = http_body_grow(body, chat->messages, chat->n_messages, sizeof(message));
-        if (!message || !list)
-            return http_body_no_memory(body);
-        sluice__v1__chat_message__init(message);
-        chat->messages = list;
-        chat->messages[chat->n_messages] = message;
-        rc = read_message(body, chat->n_messages++, message, ignored);
-    }
-    return rc;
+    return http_fields_list(r, field, "must be a list of messages", read_message);
 }
 
 static bool is_system(const Sluice__V1__ChatMessage *message)
@@ -244,53 +180,60 @@ bool openai_chat_merge(Sluice__V1__Chat *chat, struct arena *arena)
 
 /* --- tools and forms --- */
 
-int openai_chat_tools(struct http_body *body, Sluice__V1__Chat *chat)
+static int read_tool(struct http_fields *r, const struct http_field *field)
 {
-    bool more = true;
-    int rc = http_body_enter_list(body, "tools", "must be a list of tools");
-    chat->n_tools_json = 0;
-    while (!rc && (rc = http_body_more(body, &more)) == 0 && more) {
-        char name[NAME_BYTES];
-        void *list = http_body_grow(body, chat->tools_json, chat->n_tools_json, sizeof(char *));
-        if (!list)
-            return http_body_no_memory(body);
-        chat->tools_json = list;
-        snprintf(name, sizeof(name), "tools[%zu]", chat->n_tools_json);
-        rc = http_body_object(body, name, &chat->tools_json[chat->n_tools_json]);
-        chat->n_tools_json += !rc;
-    }
+    Sluice__V1__Chat *chat = http_fields_place(r, field->at);
+    void *list = http_body_grow(&r->body, chat->tools_json, chat->n_tools_json, sizeof(char *));
+    if (!list)
+        return http_body_no_memory(&r->body);
+    chat->tools_json = list;
+    int rc = http_body_object(&r->body, r->label, &chat->tools_json[chat->n_tools_json]);
+    chat->n_tools_json += !rc;
     return rc;
 }
 
-int openai_chat_tool_choice(struct http_body *body)
+int openai_chat_tools(struct http_fields *r, const struct http_field *field)
+{
+    return http_fields_list(r, field, "must be a list of tools", read_tool);
+}
+
+int openai_chat_tool_choice(struct http_fields *r, const struct http_field *field)
 {
     static const char rule[] = "only \"auto\" and \"none\" are built";
     enum json_value kind;
     char *choice = NULL;
-    int rc = http_body_kind(body, &kind);
+    int rc = http_body_kind(&r->body, &kind);
+    (void)field;
     if (rc)
         return rc;
     if (kind != JSON_VALUE_STRING)
-        return openai_field_not_built(body, "tool_choice", rule);
-    rc = http_body_text(body, "tool_choice", &choice);
+        return http_fields_not_built(r, rule);
+    rc = http_body_text(&r->body, r->label, &choice);
     if (!rc && strcmp(choice, "auto") != 0 && strcmp(choice, "none") != 0)
-        rc = openai_field_not_built(body, "tool_choice", rule);
+        rc = http_fields_not_built(r, rule);
     return rc;
 }
 
-int openai_chat_response_format(struct http_body *body)
+struct format {
+    char *type;
+};
+
+/* The other keys belong to types that are not built. */
+static const struct http_field format_fields[] = {{"type", HTTP_FIELD(struct format, type)}};
+
+static const struct http_table format_table = {HTTP_TABLE(format_fields),
+                                               .other = http_fields_skip};
+
+int openai_chat_response_format(struct http_fields *r, const struct http_field *field)
 {
-    const char *key;
-    char *type = NULL;
-    int rc = http_body_enter_object(body, "response_format");
-    while (!rc && (rc = http_body_key(body, &key)) == 0 && key)
-        rc = strcmp(key, "type") == 0 ? http_body_text(body, "response_format.type", &type)
-                                      : http_body_skip(body);
+    struct format format = {NULL};
+    int rc = http_fields_read(r, &format_table, &format);
+    (void)field;
     if (rc)
         return rc;
-    if (!type)
-        return http_body_bad(body, "response_format.type", "is missing");
-    if (strcmp(type, "text") != 0)
-        return openai_field_not_built(body, "response_format", "only the type \"text\" is built");
+    if (!format.type)
+        return error_field(r->body.err, "response_format.type", "is missing");
+    if (strcmp(format.type, "text") != 0)
+        return http_fields_not_built(r, "only the type \"text\" is built");
     return 0;
 }

@@ -1,23 +1,18 @@
 /* openai_chat.h: reads a conversation as OpenAI's API has it into the proto's Chat. Plain
- * functions; any thread. Errors are as in http_body.h. */
+ * functions; any thread. The readers are for rows of tables (http_fields.h). */
 #pragma once
 
 #include <stdbool.h>
 
+#include "server/gateway/http/http_fields.h"
 #include "sluice/v1/inference.pb-c.h"
 
-struct http_body;
-struct openai_ignored;
-
-/* The list of messages. Keys of a message without effect go to `ignored`. */
-int openai_chat_messages(struct http_body *body, Sluice__V1__Chat *chat,
-                         struct openai_ignored *ignored);
-/* The list of tools. */
-int openai_chat_tools(struct http_body *body, Sluice__V1__Chat *chat);
+/* The lists of messages and of tools; the place is a Sluice__V1__Chat. */
+http_field_fn openai_chat_messages, openai_chat_tools;
 /* "none" and "auto" are built: the tools are in the prompt, and the answer is content. */
-int openai_chat_tool_choice(struct http_body *body);
+http_field_fn openai_chat_tool_choice;
 /* Only the type text is built. */
-int openai_chat_response_format(struct http_body *body);
+http_field_fn openai_chat_response_format;
 
 /* Some templates refuse a system message that is not the first. Returns true if the chat has such a
  * message. */

@@ -239,7 +239,7 @@ static int begin(struct openai_context *context, struct http_exchange *http,
     bool may_change = (request->is_chat && openai_chat_may_merge(&request->chat)) ||
                       (request->stopping.has_max_tokens &&
                        openai_models_limit_total(context->dispatch, request->request.model));
-    http_ignored_header(&request->ignored.names, headers, sizeof(headers));
+    http_ignored_header(&request->ignored, headers, sizeof(headers));
     struct openai_exchange *exchange = make_exchange(request);
     if (!exchange)
         return error_no_memory(err);

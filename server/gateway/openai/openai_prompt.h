@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct http_body;
+#include "server/gateway/http/http_fields.h"
 
 enum { OPENAI_MAX_PROMPTS = 64 };
 
@@ -21,5 +21,5 @@ struct openai_prompts {
     size_t n;
 };
 
-/* Reads the value of "prompt". Errors are as in http_body.h. */
-int openai_prompt_read(struct http_body *body, struct openai_prompts *out);
+/* Reads the value of a row (http_fields.h), whose place is a struct openai_prompts. */
+http_field_fn openai_prompt_read;

@@ -4,14 +4,14 @@
  *
  * A field with a wrong type is an error that names the field. A field that would change the answer
  * and is not built is an error. Any other unknown field is ignored and named in `ignored`, or an
- * error if the server is strict. */
+ * error if the server is strict. No field that is read may be given twice. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "base/arena.h"
-#include "server/gateway/openai/openai_field.h"
+#include "base/strbuf.h"
 #include "server/gateway/openai/openai_prompt.h"
 #include "sluice/v1/inference.pb-c.h"
 
@@ -27,15 +27,13 @@ struct openai_request {
     bool is_chat;
     struct openai_prompts prompts; /* completions only */
     bool streams, include_usage, continuous_usage;
-    bool has_stream_options;
+    protobuf_c_boolean has_stream_options;
     bool echoes; /* completions: the text begins with the prompt */
     /* Completions: literals of special tokens in a text become these tokens, as in vLLM and
      * llama-server. Default true. */
     bool parses_special;
     protobuf_c_boolean has_parses_special; /* the client gave it */
-    uint32_t completion_tokens;            /* max_completion_tokens, which becomes max_tokens */
-    protobuf_c_boolean has_completion_tokens;
-    bool returns_ids; /* extra of vLLM: token_ids */
+    bool returns_ids;                      /* extra of vLLM: token_ids */
     bool wants_logprobs;
     bool wants_prompt_logprobs; /* extra of vLLM */
     /* Alternatives of each generated token and of each token of the prompt. The request of the
@@ -44,7 +42,7 @@ struct openai_request {
     bool includes_reasoning;      /* extra of vLLM; default true */
     const char *model_name;       /* as the client spells it: name or name:version; NULL: none */
     const char *reasoning_effort; /* a variable of the template; NULL: none */
-    struct openai_ignored ignored;
+    struct strbuf ignored;        /* names of fields without effect; see http_ignored_add */
 };
 
 /* INVALID_ARGUMENT with the field's name as OpenAI spells it, or UNIMPLEMENTED. Call fini in any

@@ -14,11 +14,10 @@
 #include "server/gateway/base/validate.h"
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/dispatch/text_call.h"
-#include "server/gateway/http/http_body.h"
 #include "server/gateway/http/http_error.h"
+#include "server/gateway/http/http_fields.h"
 #include "server/gateway/http/http_ignored.h"
 #include "server/gateway/openai/openai_chat.h"
-#include "server/gateway/openai/openai_field.h"
 #include "server/gateway/openai/openai_models.h"
 #include "server/gateway/openai/openai_request.h"
 #include "sluice/v1/inference.pb-c.h"
@@ -31,8 +30,10 @@ struct tokens {
     struct text_call *call;     /* retained; loop's thread */
     struct arena arena;
     char *model_name, *model, *version;
-    struct openai_ignored ignored;
-    bool is_chat, returns_texts;
+    char *text;            /* the field "prompt"; NULL: absent */
+    struct strbuf ignored; /* names of fields without effect */
+    protobuf_c_boolean is_chat, has_returns_texts;
+    bool returns_texts;
     Sluice__V1__TokenizeRequest encode;
     Sluice__V1__DetokenizeRequest decode;
     Sluice__V1__Chat chat;
@@ -47,7 +48,7 @@ static void release(struct tokens *tokens)
         return;
     http_exchange_release(tokens->http);
     arena_fini(&tokens->arena);
-    strbuf_fini(&tokens->ignored.names);
+    strbuf_fini(&tokens->ignored);
     strbuf_fini(&tokens->reply.body);
     free(tokens);
 }
@@ -131,82 +132,43 @@ static const struct http_exchange_events events = {
 
 /* --- the request --- */
 
-static int read_encode_key(struct tokens *tokens, struct http_body *body, const char *key)
-{
-    bool value = false;
-    int rc;
-    if (strcmp(key, "prompt") == 0) {
-        tokens->encode.input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT;
-        return http_body_text(body, key, &tokens->encode.text);
-    }
-    if (strcmp(key, "messages") == 0) {
-        tokens->is_chat = true;
-        return openai_chat_messages(body, &tokens->chat, &tokens->ignored);
-    }
-    if (strcmp(key, "tools") == 0)
-        return openai_chat_tools(body, &tokens->chat);
-    if (strcmp(key, "chat_template") == 0)
-        return http_body_text(body, key, &tokens->chat.template_override);
-    if (strcmp(key, "chat_template_kwargs") == 0)
-        return http_body_object(body, key, &tokens->chat.template_variables_json);
-    static const char *const flags[] = {"add_special_tokens",     "add_generation_prompt",
-                                        "continue_final_message", "return_token_strs",
-                                        "return_token_strings",   "parse_special"};
-    size_t i = 0, n = sizeof(flags) / sizeof(flags[0]);
-    while (i < n && strcmp(key, flags[i]) != 0)
-        i++;
-    if (i == n)
-        return openai_field_ignore(body, &tokens->ignored, key);
-    rc = http_body_bool(body, key, &value);
-    if (i == 0) {
-        tokens->encode.has_add_special_tokens = true;
-        tokens->encode.add_special_tokens = value;
-    } else if (i == 1) {
-        tokens->chat.has_add_generation_prompt = true;
-        tokens->chat.add_generation_prompt = value;
-    } else if (i == 2) {
-        tokens->chat.continue_final_message = value;
-    } else if (i == 5) {
-        tokens->encode.parse_special_tokens = value;
-    } else {
-        tokens->returns_texts = value;
-        tokens->encode.with_pieces = value;
-    }
-    return rc;
-}
+#define AT(member) HTTP_FIELD(struct tokens, member)
 
-static int read_decode_key(struct tokens *tokens, struct http_body *body, const char *key)
-{
-    bool value = false;
-    if (strcmp(key, "tokens") == 0)
-        return http_body_ids(body, key, &tokens->decode.ids, &tokens->decode.n_ids);
-    if (strcmp(key, "skip_special_tokens") != 0)
-        return openai_field_ignore(body, &tokens->ignored, key);
-    int rc = http_body_bool(body, key, &value);
-    tokens->decode.has_skip_special_tokens = true;
-    tokens->decode.skip_special_tokens = value;
-    return rc;
-}
+static const struct http_field encode_fields[] = {
+    {"model", AT(model_name)},
+    {"prompt", AT(text)},
+    {"messages", openai_chat_messages, .at = offsetof(struct tokens, chat),
+     .has = offsetof(struct tokens, is_chat)},
+    {"tools", openai_chat_tools, .at = offsetof(struct tokens, chat)},
+    {"chat_template", AT(chat.template_override)},
+    {"chat_template_kwargs", http_fields_json,
+     .at = offsetof(struct tokens, chat.template_variables_json)},
+    {"add_special_tokens", HTTP_FIELD_HAS(struct tokens, encode., add_special_tokens)},
+    {"add_generation_prompt", HTTP_FIELD_HAS(struct tokens, chat., add_generation_prompt)},
+    {"continue_final_message", AT(chat.continue_final_message)},
+    {"return_token_strs", HTTP_FIELD_HAS(struct tokens, , returns_texts)},
+    {"return_token_strings", HTTP_FIELD_HAS(struct tokens, , returns_texts)},
+    {"parse_special", AT(encode.parse_special_tokens)},
+};
+
+static const struct http_field decode_fields[] = {
+    {"model", AT(model_name)},
+    {"tokens", HTTP_FIELD_LIST(struct tokens, decode., ids)},
+    {"skip_special_tokens", HTTP_FIELD_HAS(struct tokens, decode., skip_special_tokens)},
+};
+
+static const struct http_table encode_table = {HTTP_TABLE(encode_fields)};
+static const struct http_table decode_table = {HTTP_TABLE(decode_fields)};
 
 static int read_body(struct tokens *tokens, bool encodes, struct error *err)
 {
     const struct http_request *given = http_exchange_request(tokens->http);
-    struct http_body body;
-    const char *key = "";
-    int rc = http_body_init(&body, given->body, given->n_body, &tokens->arena, err);
-    while (!rc && (rc = http_body_key(&body, &key)) == 0 && key) {
-        bool is_null;
-        rc = http_body_null(&body, &is_null);
-        if (rc || is_null)
-            continue;
-        if (strcmp(key, "model") == 0)
-            rc = http_body_text(&body, key, &tokens->model_name);
-        else
-            rc =
-                encodes ? read_encode_key(tokens, &body, key) : read_decode_key(tokens, &body, key);
-    }
-    if (!rc)
-        rc = http_body_end(&body);
+    struct http_fields r = {.body = {.arena = &tokens->arena, .err = err},
+                            .ignored = &tokens->ignored,
+                            .is_strict = tokens->context->is_strict,
+                            .out = tokens};
+    int rc = http_fields_read_body(&r, given->body, given->n_body,
+                                   encodes ? &encode_table : &decode_table);
     if (rc)
         return rc;
     const char *name;
@@ -216,7 +178,7 @@ static int read_body(struct tokens *tokens, bool encodes, struct error *err)
         return rc;
     return openai_request_split_model(&tokens->arena, name, &tokens->model, &tokens->version)
                ? 0
-               : http_body_no_memory(&body);
+               : error_no_memory(err);
 }
 
 static int check_encode(struct tokens *tokens, struct error *err)
@@ -226,15 +188,19 @@ static int check_encode(struct tokens *tokens, struct error *err)
     request->model = tokens->model;
     request->version = tokens->version;
     if (tokens->is_chat) {
-        if (request->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT)
-            return error_field(err, "prompt", "cannot stand beside messages");
+        if (tokens->text)
+            return error_field(err, "messages", "cannot stand beside prompt");
         request->input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_CHAT;
         request->chat = &tokens->chat;
         if (tokens->chat.continue_final_message && !tokens->chat.has_add_generation_prompt)
             tokens->chat.has_add_generation_prompt = true; /* with the value false */
-    } else if (request->input_case == SLUICE__V1__TOKENIZE_REQUEST__INPUT__NOT_SET) {
-        return error_field(err, "prompt", "is missing; give prompt or messages");
+    } else {
+        if (!tokens->text)
+            return error_field(err, "prompt", "is missing; give prompt or messages");
+        request->input_case = SLUICE__V1__TOKENIZE_REQUEST__INPUT_TEXT;
+        request->text = tokens->text;
     }
+    request->with_pieces = tokens->returns_texts;
     int rc = validate_tokenize(request, &check, err);
     if (check.over != LIMIT_NONE)
         counters_refusal(tokens->context->dispatch->relays->counters, check.over);
@@ -257,7 +223,6 @@ static struct tokens *make_tokens(struct openai_tokens *context, struct http_exc
     tokens->context = context;
     tokens->http = http;
     http_exchange_retain(http);
-    tokens->ignored.is_strict = context->is_strict;
     arena_init(&tokens->arena, 0, 0);
     sluice__v1__tokenize_request__init(&tokens->encode);
     tokens->encode.parse_special_tokens = true; /* as for the prompt of completions */
@@ -281,7 +246,7 @@ static int begin(struct tokens *tokens, bool encodes, struct error *err)
                                             .deadline_ns = INT64_MAX,
                                             .ops = &ops,
                                             .arg = tokens};
-    http_ignored_header(&tokens->ignored.names, tokens->headers, sizeof(tokens->headers));
+    http_ignored_header(&tokens->ignored, tokens->headers, sizeof(tokens->headers));
     return text_call_create(tokens->context->calls, &params, &tokens->call, err);
 }
 

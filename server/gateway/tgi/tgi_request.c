@@ -8,47 +8,43 @@
 
 enum { DEFAULT_MAX_NEW_TOKENS = 1024 };
 
-static http_field_fn read_parameters;
-
-#define AT(member)       offsetof(struct tgi_request, member)
-#define SAMPLING(member) AT(sampling.member), AT(sampling.has_##member)
+#define AT(member)        HTTP_FIELD(struct tgi_request, member)
+#define HAS(part, member) HTTP_FIELD_HAS(struct tgi_request, part, member)
 
 static const struct http_field parameter_fields[] = {
-    {"best_of", http_fields_u32, AT(best_of), AT(has_best_of)},
-    {"temperature", http_fields_float, SAMPLING(temperature)},
-    {"repetition_penalty", http_fields_float, SAMPLING(repetition_penalty)},
-    {"frequency_penalty", http_fields_float, SAMPLING(frequency_penalty)},
-    {"top_k", http_fields_u32, SAMPLING(top_k)},
-    {"top_p", http_fields_float, SAMPLING(top_p)},
-    {"typical_p", http_fields_float, SAMPLING(typical_p)},
-    {"do_sample", http_fields_bool, AT(do_sample), 0},
-    {"max_new_tokens", http_fields_u32, AT(stopping.max_tokens), AT(stopping.has_max_tokens)},
-    {"return_full_text", http_fields_bool, AT(full_text), AT(has_return_full_text)},
-    {"stop", http_fields_texts, AT(stopping.stop), AT(stopping.n_stop)},
-    {"truncate", http_fields_u32, AT(output.truncate), AT(output.has_truncate)},
-    {"details", http_fields_bool, AT(details), 0},
-    {"decoder_input_details", http_fields_bool, AT(decoder_input_details), 0},
-    {"seed", http_fields_u64, SAMPLING(seed)},
-    {"top_n_tokens", http_fields_u32, AT(top_n_tokens), AT(has_top_n_tokens)},
+    {"best_of", HAS(, best_of)},
+    {"temperature", HAS(sampling., temperature)},
+    {"repetition_penalty", HAS(sampling., repetition_penalty)},
+    {"frequency_penalty", HAS(sampling., frequency_penalty)},
+    {"top_k", HAS(sampling., top_k)},
+    {"top_p", HAS(sampling., top_p)},
+    {"typical_p", HAS(sampling., typical_p)},
+    {"do_sample", AT(do_sample)},
+    {"max_new_tokens", HAS(stopping., max_tokens)},
+    {"return_full_text", AT(full_text), .has = offsetof(struct tgi_request, has_return_full_text)},
+    {"stop", HTTP_FIELD_LIST(struct tgi_request, stopping., stop)},
+    {"truncate", HAS(output., truncate)},
+    {"details", AT(details)},
+    {"decoder_input_details", AT(decoder_input_details)},
+    {"seed", HAS(sampling., seed)},
+    {"top_n_tokens", HAS(, top_n_tokens)},
     /* Load generators send this one; text-generation-inference itself ignores the field. */
-    {"ignore_eos_token", http_fields_flag, AT(stopping.ignore_eos), AT(stopping.has_ignore_eos)},
-    {"watermark", http_fields_refuse, 0, 0},
-    {"grammar", http_fields_refuse, 0, 0},
-    {"adapter_id", http_fields_refuse, 0, 0},
+    {"ignore_eos_token", HAS(stopping., ignore_eos)},
+    {"watermark", http_fields_refuse, .neutral = 0},
+    {"grammar", http_fields_refuse, .neutral = 0},
+    {"adapter_id", http_fields_refuse, .neutral = 0},
 };
 
-static int read_parameters(struct http_fields *r, const struct http_field *field)
-{
-    return http_fields_read(r, field->name, parameter_fields,
-                            sizeof(parameter_fields) / sizeof(parameter_fields[0]));
-}
+static const struct http_table parameters = {HTTP_TABLE(parameter_fields), .is_flat = true};
 
 static const struct http_field fields[] = {
-    {"inputs", http_fields_text, AT(inputs), 0},
-    {"parameters", read_parameters, 0, 0},
-    {"stream", http_fields_bool, AT(streams), 0},
-    {"add_special_tokens", http_fields_bool, AT(adds_special_tokens), AT(has_adds_special_tokens)},
+    {"inputs", AT(inputs)},
+    {"parameters", http_fields_object, .table = &parameters},
+    {"stream", AT(streams)},
+    {"add_special_tokens", HAS(, adds_special_tokens)},
 };
+
+static const struct http_table table = {HTTP_TABLE(fields)};
 
 /* Rules of text-generation-inference that concern one field. The server checks the other ranges. */
 static int check_values(const struct tgi_request *request, struct error *err)
@@ -165,7 +161,7 @@ int tgi_request_read(struct tgi_request *request, enum tgi_route route, bool is_
     request->request.sampling = &request->sampling;
     request->request.stopping = &request->stopping;
     request->request.output = &request->output;
-    int rc = http_fields_read_body(&r, body, n_bytes, fields, sizeof(fields) / sizeof(fields[0]));
+    int rc = http_fields_read_body(&r, body, n_bytes, &table);
     return rc ? rc : complete(request, route, err);
 }
 

@@ -37,7 +37,7 @@ static void check_refusal(int rc, const struct error *err, bool is_chat)
 
 static void check_ignored(const struct openai_request *request)
 {
-    for (const char *p = strbuf_str(&request->ignored.names); *p; p++)
+    for (const char *p = strbuf_str(&request->ignored); *p; p++)
         if (*p < ' ' || *p > '~')
             abort();
 }

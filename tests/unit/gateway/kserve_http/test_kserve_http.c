@@ -73,6 +73,18 @@ static void test_null_counts_as_absent(void **state)
     kserve_http_request_fini(&r);
 }
 
+static void test_whole_numbers_may_have_a_fraction_of_zero_or_a_sign(void **state)
+{
+    struct kserve_http_request r;
+    (void)state;
+    read_good(&r, false,
+              "{\"text_input\":\"x\",\"max_tokens\":16.0,\"top_k\":-0,\"min_tokens\":-0.0}");
+    assert_int_equal(r.base.stopping.max_tokens, 16);
+    assert_true(r.base.stopping.has_min_tokens && r.base.stopping.min_tokens == 0);
+    assert_int_equal(r.base.sampling.top_k, 0);
+    kserve_http_request_fini(&r);
+}
+
 static void test_unknown_names_are_told_or_refused(void **state)
 {
     static const char body[] = "{\"text_input\":\"x\",\"foo\":{},\"parameters\":{\"bar\":1}}";
@@ -107,6 +119,10 @@ static const struct {
     {false, STATUS_INVALID_ARGUMENT, "max_tokens", "{\"text_input\":\"x\",\"max_tokens\":\"a\"}"},
     {false, STATUS_INVALID_ARGUMENT, "max_tokens",
      "{\"text_input\":\"x\",\"max_tokens\":1,\"parameters\":{\"max_tokens\":2}}"},
+    /* Symptom: the last of two values won. */
+    {false, STATUS_INVALID_ARGUMENT, "id", "{\"text_input\":\"x\",\"id\":\"a\",\"id\":\"b\"}"},
+    {false, STATUS_INVALID_ARGUMENT, "parameters",
+     "{\"text_input\":\"x\",\"parameters\":{\"max_tokens\":1},\"parameters\":{\"top_k\":2}}"},
     {false, STATUS_INVALID_ARGUMENT, "stream", "{\"text_input\":\"x\",\"stream\":true}"},
     {true, STATUS_INVALID_ARGUMENT, "stream", "{\"text_input\":\"x\",\"stream\":false}"},
     {false, STATUS_INVALID_ARGUMENT, "sampling_parameters",
@@ -218,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_names_may_be_flat_or_in_parameters_or_in_sampling_parameters),
         cmocka_unit_test(test_defaults_are_those_of_the_vllm_backend),
         cmocka_unit_test(test_null_counts_as_absent),
+        cmocka_unit_test(test_whole_numbers_may_have_a_fraction_of_zero_or_a_sign),
         cmocka_unit_test(test_unknown_names_are_told_or_refused),
         cmocka_unit_test(test_each_bad_name_is_refused),
         cmocka_unit_test(test_a_stream_has_an_event_per_frame),

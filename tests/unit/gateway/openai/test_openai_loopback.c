@@ -344,6 +344,13 @@ static void test_statuses_and_fields_of_refusals(void **state)
         {"GET", "/v1/models/m%00x", NULL, 404, "\"error\""},
         {"POST", "/tokenize", "{\"model\":\"m\"}", 400, "\"param\":\"prompt\""},
         {"POST", "/tokenize", "{\"model\":\"x\",\"prompt\":\"a\"}", 404, "model_not_found"},
+        /* symptom: the last of two values won */
+        {"POST", "/tokenize", "{\"prompt\":\"a\",\"prompt\":\"b\"}", 400, "\"param\":\"prompt\""},
+        {"POST", "/tokenize",
+         "{\"prompt\":\"a\",\"return_token_strs\":true,\"return_token_strings\":false}", 400,
+         "\"param\":\"return_token_strings\""},
+        {"POST", "/tokenize", "{\"prompt\":\"a\",\"messages\":[]}", 400, "\"param\":\"messages\""},
+        {"POST", "/detokenize", "{\"tokens\":[1],\"tokens\":[2]}", 400, "\"param\":\"tokens\""},
         {"POST", "/detokenize", "{\"model\":\"m\",\"tokens\":[-1]}", 400, "\"param\":\"tokens\""},
         {"POST", "/v1/embeddings", "{\"input\":\"a\"}", 404, "\"code\":\"not_built\""},
         {"POST", "/v1/responses", "{", 404, "\"code\":\"not_built\""},

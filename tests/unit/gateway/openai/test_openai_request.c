@@ -102,6 +102,33 @@ static const struct bad_body {
      "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning\":\"b\","
      "\"reasoning_content\":\"c\"}]}",
      STATUS_INVALID_ARGUMENT, "messages[0].reasoning_content"},
+    /* Symptom: the last of two values won, also in the objects of a body. */
+    {true, "{" CHAT ",\"max_tokens\":null,\"max_tokens\":3}", STATUS_INVALID_ARGUMENT,
+     "max_tokens"},
+    {true, "{" CHAT ",\"messages\":[{\"role\":\"user\",\"content\":\"b\"}]}",
+     STATUS_INVALID_ARGUMENT, "messages"},
+    {true, "{" CHAT ",\"max_completion_tokens\":6,\"max_tokens\":5}", STATUS_INVALID_ARGUMENT,
+     "max_tokens"},
+    {true,
+     "{" CHAT ",\"stream\":true,\"stream_options\":{\"include_usage\":true,"
+     "\"include_usage\":false}}",
+     STATUS_INVALID_ARGUMENT, "stream_options.include_usage"},
+    {true, "{" CHAT ",\"separate_reasoning\":false,\"reasoning_format\":\"auto\"}",
+     STATUS_INVALID_ARGUMENT, "reasoning_format"},
+    {true, "{" CHAT ",\"response_format\":{\"type\":\"json_object\",\"type\":\"text\"}}",
+     STATUS_INVALID_ARGUMENT, "response_format.type"},
+    {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"content\":\"a\"}]}",
+     STATUS_INVALID_ARGUMENT, "messages[0].content"},
+    {true, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[],\"tool_calls\":[{}]}]}",
+     STATUS_INVALID_ARGUMENT, "messages[0].tool_calls"},
+    {true,
+     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+     "{\"type\":\"text\",\"text\":\"b\",\"text\":\"c\"}]}]}",
+     STATUS_INVALID_ARGUMENT, "messages[0].content[1].text"},
+    {true,
+     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\","
+     "\"refusal\":\"b\"}]}]}",
+     STATUS_INVALID_ARGUMENT, "messages[0].content[0].refusal"},
     /* Symptom: parse_special was dropped where it has no effect. */
     {false, "{" PROMPT ",\"suffix\":\"b\",\"parse_special\":true}", STATUS_INVALID_ARGUMENT,
      "parse_special"},
@@ -204,7 +231,7 @@ static void test_messages_keep_what_templates_read(void **state)
                         "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}");
     assert_string_equal(request.chat.template_variables_json,
                         "{\"reasoning_effort\":\"low\",\"x\":1}");
-    assert_string_equal(strbuf_str(&request.ignored.names), "messages[].annotations");
+    assert_string_equal(strbuf_str(&request.ignored), "messages[].annotations");
     openai_request_fini(&request);
 }
 
@@ -248,7 +275,7 @@ static void test_fields_reach_the_proto(void **state)
     assert_string_equal(r.request.cache_salt, "s");
     assert_string_equal(r.sampling.bad_words[0], "w");
     assert_int_equal(r.sampling.allowed_token_ids[0], 3);
-    assert_int_equal(r.ignored.names.n_bytes, 0);
+    assert_int_equal(r.ignored.n_bytes, 0);
     openai_request_fini(&r);
 }
 
@@ -266,6 +293,34 @@ static void test_whole_numbers_may_have_a_fraction_of_zero(void **state)
     assert_int_equal(r.request.priority, 10);
     assert_false(r.output.has_truncate);
     assert_int_equal(r.stopping.max_tokens, 16);
+    openai_request_fini(&r);
+}
+
+/* Symptom: -0 was refused, though it is the number 0. */
+static void test_minus_zero_is_zero(void **state)
+{
+    (void)state;
+    static const char body[] = "{" CHAT ",\"max_tokens\":-0,\"top_logprobs\":-0.0,\"top_k\":-0,"
+                               "\"seed\":-0,\"stop_token_ids\":[-0]}";
+    struct openai_request r;
+    struct error err;
+    assert_int_equal(read_body(&r, true, body, &err), 0);
+    assert_true(r.stopping.has_max_tokens && r.stopping.max_tokens == 0);
+    assert_true(r.sampling.has_seed && r.sampling.seed == 0);
+    assert_int_equal(r.stopping.stop_token_ids[0], 0);
+    openai_request_fini(&r);
+}
+
+/* Names that the API does not know have no effect, so a second value changes nothing. */
+static void test_unknown_names_may_repeat(void **state)
+{
+    (void)state;
+    static const char body[] = "{" CHAT ",\"foo\":1,\"foo\":{\"a\":1,\"a\":2},"
+                               "\"stream\":true,\"stream_options\":{\"bar\":1,\"bar\":2}}";
+    struct openai_request r;
+    struct error err;
+    assert_int_equal(read_body(&r, true, body, &err), 0);
+    assert_string_equal(strbuf_str(&r.ignored), "foo, stream_options.bar");
     openai_request_fini(&r);
 }
 
@@ -340,7 +395,7 @@ static void test_keys_of_a_part_without_effect_are_named(void **state)
     struct openai_request r;
     struct error err;
     assert_int_equal(read_body(&r, true, body, &err), 0);
-    assert_string_equal(strbuf_str(&r.ignored.names), "messages[].content[].cache_control");
+    assert_string_equal(strbuf_str(&r.ignored), "messages[].content[].cache_control");
     openai_request_fini(&r);
     error_clear(&err);
     assert_int_equal(openai_request_read(&r, true, true, body, strlen(body), &err),
@@ -398,7 +453,7 @@ static void test_ignored_names_are_fit_for_a_header(void **state)
     struct openai_request request;
     struct error err;
     assert_int_equal(read_body(&request, true, body, &err), 0);
-    assert_string_equal(strbuf_str(&request.ignored.names), "user, a?b, ??");
+    assert_string_equal(strbuf_str(&request.ignored), "user, a?b, ??");
     openai_request_fini(&request);
 }
 
@@ -414,7 +469,7 @@ static void test_a_cut_list_of_ignored_names_says_so(void **state)
         strbuf_printf(&body, ",\"an_unknown_name_%d\":1", i);
     strbuf_add_str(&body, ",\"z\":1}");
     assert_int_equal(read_body(&request, true, strbuf_str(&body), &err), 0);
-    const struct strbuf *names = &request.ignored.names;
+    const struct strbuf *names = &request.ignored;
     assert_in_range(names->n_bytes, 350, 400);
     assert_string_equal(names->data + names->n_bytes - 5, ", ...");
     assert_null(strchr(names->data, 'z'));
@@ -460,6 +515,8 @@ int main(void)
         cmocka_unit_test(test_messages_keep_what_templates_read),
         cmocka_unit_test(test_fields_reach_the_proto),
         cmocka_unit_test(test_whole_numbers_may_have_a_fraction_of_zero),
+        cmocka_unit_test(test_minus_zero_is_zero),
+        cmocka_unit_test(test_unknown_names_may_repeat),
         cmocka_unit_test(test_the_prompt_and_the_answer_have_their_own_alternatives),
         cmocka_unit_test(test_two_names_may_have_one_value),
         cmocka_unit_test(test_a_limit_on_the_total_unbinds_the_request),

@@ -117,6 +117,22 @@ static void test_all_parameters_arrive(void **state)
     tgi_request_fini(&r);
 }
 
+/* Symptom: a whole number that a client wrote as 40.0 or -0 was refused. */
+static void test_whole_numbers_may_have_a_fraction_of_zero_or_a_sign(void **state)
+{
+    struct tgi_request r;
+    (void)state;
+    read_good(
+        &r, TGI_ROUTE_GENERATE,
+        "{\"inputs\":\"x\",\"parameters\":{\"top_k\":40.0,\"max_new_tokens\":16.0,\"seed\":-0,"
+        "\"truncate\":1e2,\"top_n_tokens\":-0.0}}");
+    assert_int_equal(r.sampling.top_k, 40);
+    assert_int_equal(r.stopping.max_tokens, 16);
+    assert_true(r.sampling.has_seed && r.sampling.seed == 0);
+    assert_int_equal(r.output.truncate, 100);
+    tgi_request_fini(&r);
+}
+
 static void test_unknown_fields_are_named_or_refused(void **state)
 {
     static const char body[] = "{\"inputs\":\"x\",\"options\":{},\"parameters\":{\"foo\":[1]}}";
@@ -197,6 +213,13 @@ static const struct {
      "{\"inputs\":\"x\",\"parameters\":{\"best_of\":2,\"do_sample\":true,\"seed\":1}}"},
     {TGI_ROUTE_STREAM, "best_of",
      "{\"inputs\":\"x\",\"parameters\":{\"best_of\":2,\"do_sample\":true}}"},
+    /* Symptom: the last of two values won, and the other was dropped without a word. */
+    {TGI_ROUTE_COMPAT, "inputs", "{\"inputs\":\"x\",\"inputs\":\"y\"}"},
+    {TGI_ROUTE_COMPAT, "stream", "{\"inputs\":\"x\",\"stream\":null,\"stream\":true}"},
+    {TGI_ROUTE_COMPAT, "parameters", "{\"inputs\":\"x\",\"parameters\":{},\"parameters\":{}}"},
+    {TGI_ROUTE_COMPAT, "max_new_tokens",
+     "{\"inputs\":\"x\",\"parameters\":{\"max_new_tokens\":2,\"max_new_tokens\":3}}"},
+    {TGI_ROUTE_COMPAT, "stop", "{\"inputs\":\"x\",\"parameters\":{\"stop\":[],\"stop\":[\"a\"]}}"},
     {TGI_ROUTE_STREAM, "decoder_input_details",
      "{\"inputs\":\"x\",\"parameters\":{\"decoder_input_details\":true}}"},
 };
@@ -231,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_a_sampling_parameter_makes_the_request_sample),
         cmocka_unit_test(test_each_route_answers_in_its_form),
         cmocka_unit_test(test_all_parameters_arrive),
+        cmocka_unit_test(test_whole_numbers_may_have_a_fraction_of_zero_or_a_sign),
         cmocka_unit_test(test_unknown_fields_are_named_or_refused),
         cmocka_unit_test(test_unknown_names_are_fit_for_a_header),
         cmocka_unit_test(test_each_bad_field_is_refused_by_its_name),
