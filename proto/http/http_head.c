@@ -76,6 +76,14 @@ static enum http_method method_of(const char *name)
     return HTTP_OTHER;
 }
 
+static bool is_host(const char *value)
+{
+    for (const char *p = value; *p; p++)
+        if ((unsigned char)*p <= 0x20 || strchr("/?#@\\,\"<>", *p) != NULL)
+            return false;
+    return true;
+}
+
 /* True if a path and query have only allowed bytes and whole percent escapes. */
 static bool is_target(const char *text)
 {
@@ -88,7 +96,17 @@ static bool is_target(const char *text)
     return true;
 }
 
-/* Splits the target into path and query. The absolute form loses its scheme and authority. */
+/* Keeps the authority of an absolute form as Host: http_head_header() then finds no received Host
+ * (RFC 9112, section 3.2.2). `at` follows the scheme's slashes, so there is a byte before it. */
+static unsigned take_authority(char *at, size_t n, struct http_head *head, const char **out_why)
+{
+    memmove(at - 1, at, n);
+    at[n - 1] = '\0';
+    head->headers[head->n_headers++] = (struct http_header){"host", at - 1};
+    return is_host(at - 1) ? 0 : refuse(400, "the request target is no URL of a host", out_why);
+}
+
+/* Splits the target into path and query. */
 static unsigned parse_target(char *target, struct http_head *head, const char **out_why)
 {
     static const char bad[] = "the request target is not valid: send a path that begins with /";
@@ -105,14 +123,11 @@ static unsigned parse_target(char *target, struct http_head *head, const char **
         if (rest == NULL || *rest == '/' || *rest == '?' || *rest == '\0')
             return refuse(400, bad, out_why);
         target = rest + strcspn(rest, "/?");
-        if (*target != '/') { /* an empty path: its '?', if any, is found below */
-            if (*target == '\0') {
-                head->path = "/";
-                return 0;
-            }
+        unsigned status = take_authority(rest, (size_t)(target - rest), head, out_why);
+        if (status || *target != '/') { /* the path may be empty */
             head->path = "/";
-            head->query = target + 1;
-            return 0;
+            head->query = *target ? target + 1 : "";
+            return status;
         }
     }
     head->path = target;
@@ -191,14 +206,6 @@ static unsigned take_length(const char *value, struct http_head *head, const cha
     for (const char *p = value; *p; p++)
         head->n_body = head->n_body * 10 + (uint64_t)(*p - '0');
     return 0;
-}
-
-static bool is_host(const char *value)
-{
-    for (const char *p = value; *p; p++)
-        if ((unsigned char)*p <= 0x20 || strchr("/?#@\\,\"<>", *p) != NULL)
-            return false;
-    return true;
 }
 
 static unsigned take_header(const struct http_header *header, struct framing *framing,

@@ -57,7 +57,7 @@ unsigned http_head_parse(char *bytes, size_t n_bytes, struct http_head *out_head
                          const char **out_why);
 
 /* Returns the value of a header, by its name in lower case; NULL without one. The first value
- * counts. */
+ * counts. The host of an absolute form counts in place of the header Host. */
 const char *http_head_header(const struct http_head *head, const char *name);
 
 /* True if a comma-separated list has the element, compared without case. */

@@ -59,6 +59,9 @@ static void test_each_breach_of_the_grammar_is_refused(void **state)
         {"GET * HTTP/1.1\r\n" HOST "\r\n", 400},
         {"GET x HTTP/1.1\r\n" HOST "\r\n", 400},
         {"GET http:///x HTTP/1.1\r\n" HOST "\r\n", 400},
+        {"GET http://u@x/ HTTP/1.1\r\n" HOST "\r\n", 400},
+        {"GET http://x,y HTTP/1.1\r\n" HOST "\r\n", 400},
+        {"GET http://x/ HTTP/1.1\r\n\r\n", 400},
         {"GET ftp://x/ HTTP/1.1\r\n" HOST "\r\n", 400},
         {"GET /#a HTTP/1.1\r\n" HOST "\r\n", 400},
         {"GET /%4 HTTP/1.1\r\n" HOST "\r\n", 400},
@@ -128,6 +131,12 @@ static void test_a_head_has_its_facts(void **state)
     assert_string_equal(head.path, "/");
     assert_string_equal(head.query, "q");
     assert_true(head.is_1_0 && head.keeps_open);
+    assert_string_equal(http_head_header(&head, "host"), "h");
+    static const char url[] = "GET http://evil:80/p?q HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_int_equal(parse(url, sizeof(url) - 1, &head, &why), 0);
+    assert_string_equal(http_head_header(&head, "host"), "evil:80");
+    assert_string_equal(head.path, "/p");
+    assert_string_equal(head.query, "q");
 }
 
 static void test_too_many_headers_are_refused(void **state)
