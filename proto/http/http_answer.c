@@ -95,18 +95,6 @@ static void put_reply(struct http_connection *connection, struct http_reply *rep
     exchange->has_begun = exchange->is_over = true;
 }
 
-void http_answer_refuse(struct http_connection *connection, unsigned status, const char *why)
-{
-    const struct http_server_config *config = &connection->loop->server->config;
-    struct http_reply reply = {.status = status, .content_type = plain_text};
-    if (config->refuse)
-        config->refuse(config->arg, status, why, &reply);
-    else
-        strbuf_printf(&reply.body, "%u %s\n", status, why);
-    connection->closes = true;
-    put_reply(connection, &reply);
-}
-
 /* --- routes --- */
 
 /* Compares a path with a route's. "{}" takes one segment, whose begin and length are kept. */
@@ -135,8 +123,8 @@ static unsigned methods_of(const struct http_route *route)
     return methods & HTTP_GET ? methods | HTTP_HEAD : methods;
 }
 
-/* Finds the route of path and method. *out_allowed has the methods of every route with that path.
- */
+/* Finds the route of path and method, or else a route of the path. *out_allowed has the methods of
+ * every route with that path. */
 static const struct http_route *find_route(const struct http_server_config *config,
                                            const struct http_head *head, unsigned *out_allowed)
 {
@@ -148,37 +136,40 @@ static const struct http_route *find_route(const struct http_server_config *conf
         const struct http_route *route = &config->routes[i];
         if (!matches(route->path, head->path, segments, lengths))
             continue;
+        bool is_first = !(*out_allowed & (unsigned)head->method);
         *out_allowed |= methods_of(route);
-        if (!found && (methods_of(route) & (unsigned)head->method))
+        if (!found || (is_first && (methods_of(route) & (unsigned)head->method)))
             found = route;
     }
     return found;
 }
 
-/* Writes "Allow: GET, HEAD\r\n". */
-static void write_allow(unsigned methods, char *out, size_t n_out)
-{
-    snprintf(out, n_out, "Allow: %s%s%sOPTIONS\r\n", methods & HTTP_GET ? "GET, " : "",
-             methods & HTTP_HEAD ? "HEAD, " : "", methods & HTTP_POST ? "POST, " : "");
-}
-
-static void reply_allow(struct http_connection *connection, unsigned status, unsigned methods)
+void http_answer_refuse(struct http_connection *connection, unsigned status, const char *why)
 {
     const struct http_server_config *config = &connection->loop->server->config;
+    struct http_exchange *exchange = connection->exchange;
     struct http_reply reply = {.status = status, .content_type = plain_text};
-    char allow[64];
-    write_allow(methods, allow, sizeof(allow));
-    reply.headers = allow;
-    if (status == 405) {
-        static const char why[] = "the path does not take this method";
-        connection->closes = true;
-        if (config->refuse)
-            config->refuse(config->arg, status, why, &reply);
-        else
-            strbuf_printf(&reply.body, "405 %s\n", why);
-        reply.headers = allow;
+    char headers[HTTP_REFUSAL_HEADER_BYTES];
+    unsigned allowed;
+    if (!exchange->route && exchange->request->head.path)
+        exchange->route = find_route(config, &exchange->request->head, &allowed);
+    if (config->refuse) {
+        config->refuse(config->arg, exchange, status, why, headers, &reply);
+    } else {
+        strbuf_printf(&reply.body, "%u %s\n", status, why);
+        reply.headers = status == 503 ? "Retry-After: 1\r\n" : NULL;
     }
+    connection->closes = true;
     put_reply(connection, &reply);
+}
+
+/* Adds "Allow: GET, HEAD, OPTIONS". */
+static void add_allow(struct http_exchange *exchange, unsigned methods)
+{
+    char line[64];
+    snprintf(line, sizeof(line), "Allow: %s%s%sOPTIONS", methods & HTTP_GET ? "GET, " : "",
+             methods & HTTP_HEAD ? "HEAD, " : "", methods & HTTP_POST ? "POST, " : "");
+    http_exchange_add_header(exchange, line);
 }
 
 static void write_peer(const struct http_peer *peer, char out[HTTP_PEER_BYTES])
@@ -234,15 +225,18 @@ bool http_answer_head(struct http_connection *connection)
     }
     if (head->method == HTTP_OPTIONS && (allowed || strcmp(head->path, "*") == 0) &&
         !head->is_chunked && !head->n_body) {
-        reply_allow(connection, 204, allowed ? allowed : HTTP_GET | HTTP_HEAD | HTTP_POST);
+        struct http_reply reply = {.status = 204};
+        add_allow(exchange, allowed ? allowed : HTTP_GET | HTTP_HEAD | HTTP_POST);
+        put_reply(connection, &reply);
         return true;
     }
     if (!allowed) {
         refuse_path(connection, head->path);
         return true;
     }
-    if (!route) {
-        reply_allow(connection, 405, allowed);
+    if (!(allowed & (unsigned)head->method)) {
+        add_allow(exchange, allowed);
+        http_answer_refuse(connection, 405, "the path does not take this method");
         return true;
     }
     return refuse_body(connection, head);
@@ -299,9 +293,7 @@ void http_answer_request(struct http_connection *connection)
 {
     struct http_exchange *exchange = connection->exchange;
     struct http_request *request = exchange->request;
-    unsigned allowed;
-    const struct http_route *route =
-        find_route(&connection->loop->server->config, &request->head, &allowed);
+    const struct http_route *route = exchange->route;
     request->body = strbuf_str(&connection->body);
     request->n_body = connection->body.n_bytes;
     if (!copy_segments(exchange, route)) {

@@ -51,7 +51,7 @@ struct http_exchange_events {
 };
 
 const struct http_request *http_exchange_request(const struct http_exchange *exchange);
-/* In the admit hook or the handler: the route of path and method; NULL: none. */
+/* In a hook or the handler: the route of path and method, else a route of the path; NULL: none. */
 const struct http_route *http_exchange_route(const struct http_exchange *exchange);
 
 /* In the handler: the answer comes from `next`. `events` is borrowed until on_done. */

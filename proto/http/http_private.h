@@ -28,7 +28,7 @@ struct http_exchange {
     const struct http_exchange_events *events;
     void *arg;
     struct http_request *request;   /* owned; freed after the handler */
-    const struct http_route *route; /* serves path and method; NULL: none */
+    const struct http_route *route; /* see http_exchange_route */
     char *memory;                   /* owned: the bytes of head and body */
     char *path;                     /* owned copy whose slashes became NULs, for the segments */
     bool is_head, is_1_0, keeps_open;

@@ -36,7 +36,7 @@ struct http_route {
     void *arg;
     http_handler_fn *handle;
     unsigned methods;        /* that `handle` takes: HTTP_GET, HTTP_POST or both */
-    http_refusal_fn *refuse; /* optional: for the admit hook; the server never calls it */
+    http_refusal_fn *refuse; /* optional: for the hooks; the server never calls it */
 };
 
 /* Reasons for which the server itself refuses or ends something; for counters. */
@@ -77,8 +77,10 @@ struct http_server_config {
     /* Optional: checks each request before its body is read, and answers OPTIONS. Returns true if
      * it has replied. */
     bool (*admit)(void *arg, struct http_exchange *exchange);
-    /* Optional: writes the body of a refusal. NULL: plain text. */
-    void (*refuse)(void *arg, unsigned status, const char *why, struct http_reply *reply);
+    /* Optional: writes the body of a refusal. out_headers as in http_refusal_fn. The path of the
+     * exchange is NULL if the head was not read. NULL: plain text. */
+    void (*refuse)(void *arg, const struct http_exchange *exchange, unsigned status,
+                   const char *why, char *out_headers, struct http_reply *reply);
     /* Optional: counts; from any loop's thread. */
     void (*on_limit)(void *arg, enum http_limit limit);
     void *arg;

@@ -123,10 +123,3 @@ void http_error_reply(const struct error *err, char *out_headers, struct http_re
 {
     http_error_reply_as(err, NULL, out_headers, reply);
 }
-
-void http_error_refuse(unsigned status, const char *why, struct http_reply *reply)
-{
-    reply->status = status;
-    reply->content_type = "application/json";
-    write_body(&reply->body, why, status < 500 ? "invalid_request_error" : "server_error", "", "");
-}

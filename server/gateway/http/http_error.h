@@ -19,6 +19,3 @@ void http_error_reply(const struct error *err, char *out_headers, struct http_re
 /* The same with a code of the API's own; NULL: the name of the error's reason. */
 void http_error_reply_as(const struct error *err, const char *code, char *out_headers,
                          struct http_reply *reply);
-
-/* The same for a refusal by proto/http, which has a text in place of a struct error. */
-void http_error_refuse(unsigned status, const char *why, struct http_reply *reply);

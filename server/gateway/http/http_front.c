@@ -106,12 +106,87 @@ static void name_request(struct http_exchange *exchange)
     add_line(exchange, "X-Request-Id", given);
 }
 
-static bool refuse(struct http_exchange *exchange, unsigned status, const char *why)
+/* --- refusals --- */
+
+/* Returns the words of the API that has the path above this path; NULL: none has. */
+static http_refusal_fn *find_above(const struct http_front *front, const char *path)
 {
+    for (size_t i = 0; i < front->n_routes; i++) {
+        const struct http_route *route = &front->routes[i];
+        size_t n = strlen(route->path);
+        if (route->refuse && n > 1 && strncmp(route->path, path, n) == 0 && path[n] == '/')
+            return route->refuse;
+    }
+    return NULL;
+}
+
+/* Writes an error in the form of the path's API. An unknown path below an API's path belongs to
+ * that API. */
+static void write_error(const struct http_front *front, const struct http_exchange *exchange,
+                        const struct error *err, char *out_headers, struct http_reply *reply)
+{
+    const struct http_route *route = http_exchange_route(exchange);
+    const char *path = http_exchange_request(exchange)->head.path;
+    http_refusal_fn *words = route ? route->refuse : NULL;
+    if (!words && path)
+        words = find_above(front, path);
+    if (!words)
+        words = http_error_reply;
+    words(err, out_headers, reply);
+}
+
+static void reply_error(const struct listener *listener, struct http_exchange *exchange,
+                        const struct error *err)
+{
+    char headers[HTTP_REFUSAL_HEADER_BYTES];
+    struct http_reply reply = {.status = 500};
+    write_error(listener->front, exchange, err, headers, &reply);
+    http_exchange_reply(exchange, &reply);
+}
+
+/* A refusal by HTTP's own rules: the status is given, the API chooses the form. */
+static void write_refusal(const struct http_front *front, const struct http_exchange *exchange,
+                          unsigned status, const char *why, char *out_headers,
+                          struct http_reply *reply)
+{
+    struct error err;
+    error_set(&err,
+              status == 403   ? STATUS_PERMISSION_DENIED
+              : status == 503 ? STATUS_UNAVAILABLE
+              : status >= 500 ? STATUS_INTERNAL
+                              : STATUS_INVALID_ARGUMENT,
+              "%s", why);
+    if (status == 503)
+        err.retry_after_ms = RETRY_MS;
+    write_error(front, exchange, &err, out_headers, reply);
+    reply->status = status;
+}
+
+static void on_refusal(void *arg, const struct http_exchange *exchange, unsigned status,
+                       const char *why, char *out_headers, struct http_reply *reply)
+{
+    const struct listener *listener = arg;
+    write_refusal(listener->front, exchange, status, why, out_headers, reply);
+}
+
+static bool refuse(const struct listener *listener, struct http_exchange *exchange, unsigned status,
+                   const char *why)
+{
+    char headers[HTTP_REFUSAL_HEADER_BYTES];
     struct http_reply reply = {.status = status};
-    http_error_refuse(status, why, &reply);
+    write_refusal(listener->front, exchange, status, why, headers, &reply);
     http_exchange_reply(exchange, &reply);
     return true;
+}
+
+/* --- origins and callers --- */
+
+static size_t count_headers(const struct http_head *head, const char *name)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < head->n_headers; i++)
+        n += strcmp(head->headers[i].name, name) == 0;
+    return n;
 }
 
 /* Answers a browser that asks whether a page may send a request. */
@@ -150,13 +225,15 @@ static bool check_origin(const struct listener *listener, struct http_exchange *
     const char *host = http_head_header(head, "host");
     const char *listed = listener->front->config.origins;
     if (listener->is_local && host && !http_origin_host_is_local(host))
-        return refuse(exchange, 421,
+        return refuse(listener, exchange, 421,
                       "Host: the name is not this machine's; use localhost or an address");
+    if (count_headers(head, "origin") > 1)
+        return refuse(listener, exchange, 400, "Origin is given more than once");
     if (!origin)
         return false;
     if (!http_origin_is_local(origin) && !http_origin_is_listed(origin, listed) &&
         !is_own_page(listener, http_exchange_request(exchange), origin))
-        return refuse(exchange, 403,
+        return refuse(listener, exchange, 403,
                       "Origin: pages of this site may not use the server; --http-origins allows "
                       "them");
     add_line(exchange, "Access-Control-Allow-Origin", origin);
@@ -169,30 +246,9 @@ static bool check_origin(const struct listener *listener, struct http_exchange *
     return false;
 }
 
-static size_t count_headers(const struct http_head *head, const char *name)
-{
-    size_t n = 0;
-    for (uint32_t i = 0; i < head->n_headers; i++)
-        n += strcmp(head->headers[i].name, name) == 0;
-    return n;
-}
-
 static int certificate_name(const void *peer, char *out_name, size_t n_out)
 {
     return http_exchange_certificate_name(peer, out_name, n_out);
-}
-
-/* Answers with an error, in the form of the path's API. */
-static void reply_error(struct http_exchange *exchange, const struct error *err)
-{
-    const struct http_route *route = http_exchange_route(exchange);
-    char headers[HTTP_REFUSAL_HEADER_BYTES];
-    struct http_reply reply = {.status = 500};
-    if (route && route->refuse)
-        route->refuse(err, headers, &reply);
-    else
-        http_error_reply(err, headers, &reply);
-    http_exchange_reply(exchange, &reply);
 }
 
 /* Identifies the caller. True if the request is refused. */
@@ -215,7 +271,7 @@ static bool check_caller(const struct listener *listener, struct http_exchange *
         http_exchange_set_caller(exchange, identity.tenant);
         return false;
     }
-    reply_error(exchange, &err);
+    reply_error(listener, exchange, &err);
     return true;
 }
 
@@ -231,7 +287,7 @@ static bool check_drain(const struct listener *listener, struct http_exchange *e
     error_set(&err, STATUS_UNAVAILABLE, "the server is shutting down");
     error_reason(&err, REASON_DRAINING);
     err.retry_after_ms = RETRY_MS;
-    reply_error(exchange, &err);
+    reply_error(listener, exchange, &err);
     return true;
 }
 
@@ -241,12 +297,6 @@ static bool admit(void *arg, struct http_exchange *exchange)
     name_request(exchange);
     return check_origin(listener, exchange) || check_caller(listener, exchange) ||
            check_drain(listener, exchange);
-}
-
-static void refuse_request(void *arg, unsigned status, const char *why, struct http_reply *reply)
-{
-    (void)arg;
-    http_error_refuse(status, why, reply);
 }
 
 enum gateway_limit http_front_limit(enum http_limit limit)
@@ -315,7 +365,7 @@ static int listen_on(struct http_front *front, const char *address, struct error
     config.tls = access_tls(front->config.access);
     config.share = front->config.share;
     config.admit = admit;
-    config.refuse = refuse_request;
+    config.refuse = on_refusal;
     config.on_limit = on_limit;
     config.arg = listener;
     int rc = http_server_create(&config, &listener->server, err);

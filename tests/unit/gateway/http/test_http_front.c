@@ -237,6 +237,45 @@ static void test_names_of_other_sites_lead_nowhere(void **state)
     stop();
 }
 
+/* A request line with a URL passed by the check of Host, because only the header was checked. */
+static void test_the_host_of_a_url_counts(void **state)
+{
+    static const struct {
+        const char *line, *host;
+        unsigned status;
+    } rows[] = {{"GET http://evil.example/v1/x", "localhost", 421},
+                {"GET http://evil.example:8000/health", "localhost", 421},
+                {"GET http://localhost:8000/v1/x", "evil.example", 200},
+                {"GET http://127.0.0.1/v1/x", "localhost", 200}};
+    struct strbuf answer = {0};
+    (void)state;
+    start("127.0.0.1:0", "", false);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char headers[128];
+        snprintf(headers, sizeof(headers), "Host: %s\r\n", rows[i].host);
+        if (ask(rows[i].line, headers, &answer) != rows[i].status)
+            fail_msg("%s: %s", rows[i].line, strbuf_str(&answer));
+    }
+    strbuf_fini(&answer);
+    stop();
+}
+
+/* Only the first of two Origin headers was checked. */
+static void test_two_origins_are_refused(void **state)
+{
+    struct strbuf answer = {0};
+    (void)state;
+    start("127.0.0.1:0", "", false);
+    assert_int_equal(ask("GET /v1/x",
+                         "Host: localhost\r\nOrigin: http://localhost\r\n"
+                         "Origin: https://evil.example\r\n",
+                         &answer),
+                     400);
+    assert_null(strstr(strbuf_str(&answer), "Access-Control-Allow-Origin"));
+    strbuf_fini(&answer);
+    stop();
+}
+
 static void test_keys_come_in_either_header_and_not_in_both(void **state)
 {
     struct strbuf answer = {0};
@@ -419,6 +458,60 @@ static void test_each_api_words_the_refusals_of_the_front(void **state)
     strbuf_fini(&answer);
 }
 
+/* Refusals by HTTP's own rules had OpenAI's form also on the paths of the other APIs. */
+static void test_each_api_words_the_refusals_of_http(void **state)
+{
+    static const char openai[] = "\r\n\r\n{\"error\":{\"message\":\"",
+                      kserve[] = "\r\n\r\n{\"error\":\"",
+                      tgi[] = "\",\"error_type\":\"validation\"}";
+    static const struct {
+        const char *line, *headers;
+        unsigned status;
+        const char *body;
+    } rows[] = {
+        {"GET /v1/completions", "", 405, openai},
+        {"GET /generate", "", 405, tgi},
+        {"POST /info", "", 405, tgi},
+        {"POST /v2", "", 405, kserve},
+        {"POST /v2/health/live", "", 405, kserve},
+        {"DELETE /v2/models/m/generate", "", 405, kserve},
+        {"GET /v1/nothing", "", 404, openai},
+        {"GET /v2/nothing", "", 404, kserve},
+        {"GET /v2/models/m/infer", "", 404, kserve},
+        {"GET /info/x", "", 404, "\",\"error_type\":\""},
+        {"GET /v2x", "", 404, openai},
+        {"GET //x", "", 404, openai},
+        {"POST /v1/completions", "Content-Length: 4194305\r\n", 413, openai},
+        {"POST /generate", "Content-Length: 4194305\r\n", 413, tgi},
+        {"POST /v2/models/m/generate", "Content-Length: 4194305\r\n", 413, kserve},
+        {"POST /generate", "Transfer-Encoding: chunked\r\n\r\nx\r\n", 400, tgi},
+        {"POST /generate", "Content-Length: x\r\n", 400, tgi},
+        {"POST /v2/models/m/generate", "Expect: x\r\n", 417, kserve},
+        {"GET /info", "Content-Length: 1\r\n", 400, tgi},
+        {"GET /info", "Origin: https://evil.example\r\n", 403, "\"error_type\":\"permission\""},
+        {"GET /v2", "Origin: https://evil.example\r\n", 403, kserve},
+        {"GET http://evil/info", "", 421, tgi},
+        {"GET /", "Origin: https://evil.example\r\n", 403, openai},
+    };
+    const struct http_surfaces_config config = {0};
+    struct strbuf answer = {0};
+    struct error err;
+    (void)state;
+    assert_int_equal(http_surfaces_init(&f.surfaces, &config, &err), 0);
+    start("127.0.0.1:0", "", false);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char headers[256];
+        snprintf(headers, sizeof(headers), "Host: localhost\r\n%s", rows[i].headers);
+        unsigned status = ask(rows[i].line, headers, &answer);
+        if (status != rows[i].status || !strstr(strbuf_str(&answer), rows[i].body) ||
+            (status == 405 && !strstr(strbuf_str(&answer), "\r\nAllow: ")))
+            fail_msg("%s: %s", rows[i].line, strbuf_str(&answer));
+    }
+    stop();
+    http_surfaces_fini(&f.surfaces);
+    strbuf_fini(&answer);
+}
+
 static void test_limits_are_those_of_the_table(void **state)
 {
     struct strbuf answer = {0}, headers = {0};
@@ -447,12 +540,15 @@ int main(void)
         cmocka_unit_test(test_pages_of_other_sites_are_refused),
         cmocka_unit_test(test_pages_may_read_every_header_of_ours),
         cmocka_unit_test(test_names_of_other_sites_lead_nowhere),
+        cmocka_unit_test(test_the_host_of_a_url_counts),
+        cmocka_unit_test(test_two_origins_are_refused),
         cmocka_unit_test(test_keys_come_in_either_header_and_not_in_both),
         cmocka_unit_test(test_several_addresses_serve),
         cmocka_unit_test(test_a_bad_address_is_named),
         cmocka_unit_test(test_keys_stay_on_this_machine_unless_allowed),
         cmocka_unit_test(test_a_drain_refuses_requests_and_serves_pages),
         cmocka_unit_test(test_each_api_words_the_refusals_of_the_front),
+        cmocka_unit_test(test_each_api_words_the_refusals_of_http),
         cmocka_unit_test(test_limits_are_those_of_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
