@@ -51,6 +51,7 @@ static const struct name names[] = {
     {"group", CLI},
     {"handshake-timeout", SERVER},
     {"http", CLI},
+    {"http-body-budget", SERVER},
     {"http-idle-timeout", SERVER},
     {"http-listen", SERVER | CLI},
     {"http-open-metrics", SERVER | CLI},

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "proto/http/http_budget.h"
 #include "proto/http/http_private.h"
 #include "proto/http/http_tls.h"
 
@@ -95,6 +96,14 @@ static void put_reply(struct http_connection *connection, struct http_reply *rep
     exchange->has_begun = exchange->is_over = true;
 }
 
+void http_answer_forget_body(struct http_connection *connection)
+{
+    struct http_budget *budget = connection->loop->server->config.budget;
+    if (budget)
+        http_budget_move(budget, connection->body.n_bytes, 0);
+    strbuf_fini(&connection->body);
+}
+
 /* --- routes --- */
 
 /* Compares a path with a route's. "{}" takes one segment, whose begin and length are kept. */
@@ -160,7 +169,14 @@ void http_answer_refuse(struct http_connection *connection, unsigned status, con
         reply.headers = status == 503 ? "Retry-After: 1\r\n" : NULL;
     }
     connection->closes = true;
+    http_answer_forget_body(connection);
     put_reply(connection, &reply);
+}
+
+void http_answer_refuse_budget(struct http_connection *connection)
+{
+    http_server_count(connection->loop->server, HTTP_LIMIT_BODY_BUDGET);
+    http_answer_refuse(connection, 503, "too many large bodies are on their way; try again later");
 }
 
 /* Adds "Allow: GET, HEAD, OPTIONS". */
@@ -191,8 +207,12 @@ static bool refuse_body(struct http_connection *connection, const struct http_he
         http_answer_refuse(connection, 400, "this request takes no body");
         return true;
     }
-    if (head->n_body <= config->max_body_bytes && !(has_body && config->max_body_bytes == 0))
-        return false;
+    if (head->n_body <= config->max_body_bytes && !(has_body && config->max_body_bytes == 0)) {
+        if (!config->budget || http_budget_allows(config->budget, head->n_body))
+            return false;
+        http_answer_refuse_budget(connection);
+        return true;
+    }
     http_server_count(connection->loop->server, HTTP_LIMIT_BODY_BYTES);
     http_answer_refuse(connection, 413, "the body is over the limit");
     return true;
@@ -310,8 +330,7 @@ void http_answer_request(struct http_connection *connection)
             http_answer_refuse(connection, 500, "the request has no answer");
     }
     forget_request(exchange);
-    strbuf_fini(&connection->body);
-    strbuf_init(&connection->body, 0);
+    http_answer_forget_body(connection);
 }
 
 /* --- the exchange, as handlers see it --- */

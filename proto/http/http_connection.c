@@ -8,6 +8,7 @@
 #include <openssl/ssl.h>
 
 #include "base/clock.h"
+#include "proto/http/http_budget.h"
 #include "proto/http/http_private.h"
 #include "proto/http/http_tls.h"
 
@@ -67,7 +68,7 @@ void http_connection_destroy(struct http_connection *connection)
     close(connection->fd);
     strbuf_fini(&connection->in);
     strbuf_fini(&connection->out);
-    strbuf_fini(&connection->body);
+    http_answer_forget_body(connection);
     http_server_forget(connection->loop->server, &connection->peer);
     free(connection);
 }
@@ -181,13 +182,24 @@ static void take_head(struct http_connection *connection)
     }
 }
 
+/* True if the budget has no room for the body, which is refused then. */
+static bool is_over_budget(struct http_connection *connection)
+{
+    const struct http_budget *budget = connection->loop->server->config.budget;
+    if (!budget || http_budget_allows(budget, connection->body.n_bytes))
+        return false;
+    connection->phase = HTTP_ANSWERING;
+    http_answer_refuse_budget(connection);
+    return true;
+}
+
 /* Moves received bytes of the body to connection->body. False if the body needs more bytes. */
 static bool take_body(struct http_connection *connection)
 {
     struct http_request *request = connection->exchange->request;
     struct strbuf *in = &connection->in, *body = &connection->body;
     unsigned status = 0;
-    size_t n = in->n_bytes;
+    size_t n = in->n_bytes, n_before = body->n_bytes;
     if (request->head.is_chunked) {
         status = http_chunks_decode(&connection->chunks, strbuf_str(in), in->n_bytes, &n, body);
     } else {
@@ -199,8 +211,10 @@ static bool take_body(struct http_connection *connection)
             status = 200;
     }
     strbuf_consume(in, n);
+    if (connection->loop->server->config.budget)
+        http_budget_move(connection->loop->server->config.budget, n_before, body->n_bytes);
     if (!status)
-        return false;
+        return is_over_budget(connection);
     connection->phase = HTTP_ANSWERING;
     if (status == 413)
         count(connection, HTTP_LIMIT_BODY_BYTES);
@@ -477,7 +491,8 @@ void http_connection_sweep(struct http_connection *connection, int64_t now_ns)
 {
     bool rests = connection->phase == HTTP_ANSWERING && connection->exchange->rests;
     bool silent = is_silent(connection, now_ns);
-    if (silent || (rests && !is_sending(connection))) {
+    bool refuses = connection->phase == HTTP_IN_BODY && is_over_budget(connection);
+    if (silent || refuses || (rests && !is_sending(connection))) {
         if (silent)
             connection->since_ns = now_ns;
         progress(connection);

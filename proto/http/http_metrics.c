@@ -14,13 +14,10 @@ static const struct metric_spec spec = {
 
 /* The names of the data plane's limits (docs/use/limits.md). */
 static const char *const names[N_HTTP_LIMITS] = {
-    [HTTP_LIMIT_CONNECTIONS] = "connections",
-    [HTTP_LIMIT_HANDSHAKE] = "handshake_timeout",
-    [HTTP_LIMIT_HEADER_BYTES] = "metadata_bytes",
-    [HTTP_LIMIT_BODY_BYTES] = "message_bytes",
-    [HTTP_LIMIT_REQUEST_TIME] = "request_timeout",
-    [HTTP_LIMIT_REQUESTS] = "connection_requests",
-    [HTTP_LIMIT_IDLE] = "http_idle",
+    [HTTP_LIMIT_CONNECTIONS] = "connections",      [HTTP_LIMIT_HANDSHAKE] = "handshake_timeout",
+    [HTTP_LIMIT_HEADER_BYTES] = "metadata_bytes",  [HTTP_LIMIT_BODY_BYTES] = "message_bytes",
+    [HTTP_LIMIT_BODY_BUDGET] = "http_body_budget", [HTTP_LIMIT_REQUEST_TIME] = "request_timeout",
+    [HTTP_LIMIT_REQUESTS] = "connection_requests", [HTTP_LIMIT_IDLE] = "http_idle",
     [HTTP_LIMIT_ANSWER_TIME] = "slow_reader",
 };
 

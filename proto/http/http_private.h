@@ -171,8 +171,12 @@ void http_server_count(struct http_server *server, enum http_limit limit);
 void http_server_forget(struct http_server *server, const struct http_peer *peer);
 
 /* http_answer.c: writes answers into the connection's output. */
+/* Frees the body, which the budget gets back. */
+void http_answer_forget_body(struct http_connection *connection);
 /* Refuses a request, and lets the connection close. */
 void http_answer_refuse(struct http_connection *connection, unsigned status, const char *why);
+/* Refuses a body for which the budget has no room. */
+void http_answer_refuse_budget(struct http_connection *connection);
 /* Checks a parsed head: route, method, length. True if the request is answered already. */
 bool http_answer_head(struct http_connection *connection);
 /* The request is complete: calls the handler. */

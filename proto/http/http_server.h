@@ -16,6 +16,7 @@
 
 struct error;
 struct ev_loop;
+struct http_budget;
 struct http_server;
 struct rpc_tls;
 
@@ -45,6 +46,7 @@ enum http_limit {
     HTTP_LIMIT_HANDSHAKE, /* a new connection that sends nothing, or no TLS */
     HTTP_LIMIT_HEADER_BYTES,
     HTTP_LIMIT_BODY_BYTES,
+    HTTP_LIMIT_BODY_BUDGET, /* the unfinished bodies of all connections */
     HTTP_LIMIT_REQUEST_TIME,
     HTTP_LIMIT_REQUESTS,    /* a connection has sent max_requests */
     HTTP_LIMIT_IDLE,        /* a connection without a request for too long */
@@ -64,11 +66,12 @@ struct http_server_config {
     uint32_t max_connections, max_connections_per_ip;
     size_t max_header_bytes; /* request line and headers */
     size_t max_body_bytes;
-    uint32_t max_requests; /* per connection; the last answer closes it */
-    uint32_t handshake_ms; /* from the accept to the first byte of a request */
-    uint32_t timeout_ms;   /* from the first byte of a request to its last byte, and for an answer
-                            * to be taken */
-    uint32_t idle_ms;      /* between two requests */
+    struct http_budget *budget; /* for bodies; borrowed until destroy. NULL: no limit */
+    uint32_t max_requests;      /* per connection; the last answer closes it */
+    uint32_t handshake_ms;      /* from the accept to the first byte of a request */
+    uint32_t timeout_ms; /* from the first byte of a request to its last byte, and for an answer
+                          * to be taken */
+    uint32_t idle_ms;    /* between two requests */
     /* Lost peers: a ping after this silence, and the end after the time-out. Data that the peer
      * does not acknowledge for user_timeout_ms also ends the connection; 0: the kernel's time. */
     uint32_t keepalive_time_ms, keepalive_timeout_ms, user_timeout_ms;

@@ -21,6 +21,7 @@ struct gateway_limits {
     uint64_t http_idle_ms;         /* an HTTP connection without a request is closed after this
                                     * time */
     uint64_t max_connection_requests; /* the last answer closes an HTTP connection */
+    uint64_t http_body_budget;        /* bytes of unfinished bodies of all HTTP connections */
     /* clients that read slowly */
     uint64_t max_pending_bytes;  /* unsent bytes of a client's stream; above this its sequence
                                   * pauses */
@@ -66,6 +67,7 @@ enum gateway_limit {
     LIMIT_REQUEST_TIMEOUT,
     LIMIT_HTTP_IDLE, /* these two refuse nothing: the connection is closed */
     LIMIT_CONNECTION_REQUESTS,
+    LIMIT_HTTP_BODY_BUDGET,
     LIMIT_PENDING_BYTES,
     LIMIT_PENDING_TOKENS,
     LIMIT_ANSWER_BYTES,

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "proto/http/http_budget.h"
 #include "proto/http/http_origin.h"
 #include "proto/rpc/server/access.h"
 #include "proto/rpc/server/listen.h"
@@ -31,6 +32,7 @@ struct http_front {
     struct rpc_addresses addresses;
     pthread_mutex_t lock;
     atomic_bool refuses; /* the server drains */
+    struct http_budget budget;
     struct http_route *routes;
     size_t n_routes, n_listeners;
     struct listener listeners[RPC_MAX_ADDRESSES];
@@ -306,6 +308,7 @@ enum gateway_limit http_front_limit(enum http_limit limit)
         [HTTP_LIMIT_HANDSHAKE] = LIMIT_HANDSHAKE,
         [HTTP_LIMIT_HEADER_BYTES] = LIMIT_METADATA_BYTES,
         [HTTP_LIMIT_BODY_BYTES] = LIMIT_MESSAGE_BYTES,
+        [HTTP_LIMIT_BODY_BUDGET] = LIMIT_HTTP_BODY_BUDGET,
         [HTTP_LIMIT_REQUEST_TIME] = LIMIT_REQUEST_TIMEOUT,
         [HTTP_LIMIT_REQUESTS] = LIMIT_CONNECTION_REQUESTS,
         [HTTP_LIMIT_IDLE] = LIMIT_HTTP_IDLE,
@@ -355,6 +358,7 @@ static int listen_on(struct http_front *front, const char *address, struct error
     config.max_connections = config.max_connections_per_ip = front->config.max_connections;
     config.max_header_bytes = limits->max_metadata_bytes;
     config.max_body_bytes = limits->max_message_bytes;
+    config.budget = &front->budget;
     config.max_requests = (uint32_t)limits->max_connection_requests;
     config.handshake_ms = (uint32_t)limits->handshake_timeout_ms;
     config.timeout_ms = (uint32_t)limits->request_timeout_ms;
@@ -382,6 +386,8 @@ int http_front_create(const struct http_front_config *config, struct http_front 
         return error_no_memory(err);
     front->config = *config;
     pthread_mutex_init(&front->lock, NULL);
+    http_budget_init(&front->budget, config->limits->http_body_budget,
+                     config->limits->max_message_bytes);
     int rc = rpc_listeners_split("--http-listen", config->listen, &front->addresses, err);
     if (!rc)
         rc = make_routes(front, err);

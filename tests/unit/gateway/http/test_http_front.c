@@ -82,6 +82,7 @@ static void start(const char *listen, const char *origins, bool with_keys)
     }
     assert_int_equal(access_create(&access, "", &f.access, &err), 0);
     gateway_limits_init(&f.limits);
+    f.limits.http_body_budget = 1 << 20;
     counters_init(&f.counters);
     const struct http_front_config config = {
         .listen = text,
@@ -512,6 +513,48 @@ static void test_each_api_words_the_refusals_of_http(void **state)
     strbuf_fini(&answer);
 }
 
+/* A body that is over the budget gets the API's form, and the time of the next try. */
+static void test_the_budget_of_bodies_is_that_of_the_table(void **state)
+{
+    enum { PART = 16 << 10, HELD = 1 << 20 };
+    static const char head[] = "POST /generate HTTP/1.1\r\nHost: localhost\r\n"
+                               "Transfer-Encoding: chunked\r\n\r\n400000\r\n",
+                      part[PART];
+    const struct http_surfaces_config config = {0};
+    struct strbuf answer = {0};
+    struct error err;
+    int fds[16];
+    size_t n = 0;
+    (void)state;
+    assert_int_equal(http_surfaces_init(&f.surfaces, &config, &err), 0);
+    start("127.0.0.1:0", "", false);
+    for (; n < 16 && !counters_n_refusals(&f.counters, LIMIT_HTTP_BODY_BUDGET); n++) {
+        fds[n] = dial(); /* 8 MiB are the least: twice the largest body */
+        assert_true(send(fds[n], head, sizeof(head) - 1, MSG_NOSIGNAL) > 0);
+        for (size_t i = 0; i < HELD / PART; i++)
+            (void)send(fds[n], part, PART, MSG_NOSIGNAL);
+    }
+    struct pollfd ready[16];
+    for (size_t i = 0; i < n; i++)
+        ready[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    assert_true(poll(ready, n, WAIT_MS) > 0);
+    for (size_t i = 0; i < n; i++) {
+        char bytes[4096];
+        ssize_t got = ready[i].revents ? recv(fds[i], bytes, sizeof(bytes) - 1, 0) : 0;
+        bytes[got > 0 ? got : 0] = '\0';
+        if (got > 0) {
+            assert_non_null(strstr(bytes, "HTTP/1.1 503 "));
+            assert_non_null(strstr(bytes, "Retry-After: 1\r\n"));
+            assert_non_null(strstr(bytes, "\",\"error_type\":\"overloaded\"}"));
+        }
+        close(fds[i]);
+    }
+    assert_true(counters_n_refusals(&f.counters, LIMIT_HTTP_BODY_BUDGET) > 0);
+    stop();
+    http_surfaces_fini(&f.surfaces);
+    strbuf_fini(&answer);
+}
+
 static void test_limits_are_those_of_the_table(void **state)
 {
     struct strbuf answer = {0}, headers = {0};
@@ -549,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_a_drain_refuses_requests_and_serves_pages),
         cmocka_unit_test(test_each_api_words_the_refusals_of_the_front),
         cmocka_unit_test(test_each_api_words_the_refusals_of_http),
+        cmocka_unit_test(test_the_budget_of_bodies_is_that_of_the_table),
         cmocka_unit_test(test_limits_are_those_of_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
