@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "server/gateway/base/error_names.h"
 #include "server/gateway/kserve/kserve_fields.h"
 #include "server/gateway/kserve/kserve_output.h"
 
@@ -155,18 +156,9 @@ void kserve_request_fini(struct kserve_request *request)
 
 void kserve_request_name_field(uint64_t given, struct error *err)
 {
-    char message[ERROR_MESSAGE_BYTES];
+    static const struct error_name names[] = {
+        {"model", "model_name"}, {"version", "model_version"}, {NULL, NULL}};
     const char *name = err->field[0] ? kserve_fields_name(given, err->field) : NULL;
-    size_t n_field = strlen(err->field);
-    if (strcmp(err->field, "model") == 0)
-        name = "model_name";
-    else if (strcmp(err->field, "version") == 0)
-        name = "model_version";
-    if (!name)
-        return;
-    if (strncmp(err->message, err->field, n_field) == 0) { /* the text begins with the field */
-        snprintf(message, sizeof(message), "%s%s", name, err->message + n_field);
-        snprintf(err->message, sizeof(err->message), "%s", message);
-    }
-    snprintf(err->field, sizeof(err->field), "%s", name);
+    if (!error_names_apply(err, names) && name)
+        error_names_set(err, name);
 }

@@ -7,9 +7,6 @@
 struct error;
 struct http_reply;
 
-/* Gives the field of an error another name, also where the text begins with the field. */
-void openai_error_rename(struct error *err, const char *name);
-
 /* Rewrites the field of an error, and the text that begins with the field, from the proto's
  * spelling: "sampling.top_p" becomes "top_p". */
 void openai_error_name_field(struct error *err, bool is_chat);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "server/gateway/base/error_names.h"
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/http/http_error.h"
 #include "server/gateway/http/http_generation.h"
@@ -51,7 +52,7 @@ static void forget_request(struct openai_exchange *exchange)
 static void name_top(const struct openai_answer *answer, struct error *err)
 {
     if (strcmp(err->field, "output.top_n") == 0 && answer->n_prompt_top > answer->n_top)
-        openai_error_rename(err, "prompt_logprobs");
+        error_names_set(err, "prompt_logprobs");
 }
 
 static void refuse(void *surface, const struct error *err, char *out_headers,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "server/gateway/base/error_names.h"
 #include "server/gateway/http/http_fields.h"
 
 enum { DEFAULT_MAX_NEW_TOKENS = 1024 };
@@ -171,36 +172,15 @@ void tgi_request_fini(struct tgi_request *request)
     strbuf_fini(&request->ignored);
 }
 
-/* Gives the field another name, also at the begin of the message. */
-static void rename_field(struct error *err, const char *name)
-{
-    char message[ERROR_MESSAGE_BYTES];
-    size_t n = strlen(err->field);
-    if (strncmp(err->message, err->field, n) == 0) {
-        snprintf(message, sizeof(message), "%s%s", name, err->message + n);
-        snprintf(err->message, sizeof(err->message), "%s", message);
-    }
-    memmove(err->field, name, strlen(name) + 1);
-}
-
 void tgi_request_name_field(struct error *err)
 {
-    static const struct {
-        const char *proto, *tgi;
-    } names[] = {{"stopping.max_tokens", "max_new_tokens"},
-                 {"output.top_n", "top_n_tokens"},
-                 {"sampling.n", "best_of"},
-                 {"prompt", "inputs"}};
-    static const char *const prefixes[] = {"sampling.", "stopping.", "output."};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(err->field, names[i].proto) == 0)
-            rename_field(err, names[i].tgi);
-    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        char name[ERROR_FIELD_BYTES];
-        size_t n = strlen(prefixes[i]);
-        if (strncmp(err->field, prefixes[i], n) != 0)
-            continue;
-        snprintf(name, sizeof(name), "%s", err->field + n);
-        rename_field(err, name);
-    }
+    static const struct error_name names[] = {{"stopping.max_tokens", "max_new_tokens"},
+                                              {"output.top_n", "top_n_tokens"},
+                                              {"sampling.n", "best_of"},
+                                              {"prompt", "inputs"},
+                                              {"sampling.", ""},
+                                              {"stopping.", ""},
+                                              {"output.", ""},
+                                              {NULL, NULL}};
+    error_names_apply(err, names);
 }

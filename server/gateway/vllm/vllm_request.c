@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "server/gateway/base/error_names.h"
 
 typedef Vllm__Grpc__Engine__SamplingParams vllm_sampling;
 
@@ -243,9 +244,7 @@ void vllm_request_fini(struct vllm_request *request)
 
 void vllm_request_name_field(struct error *err)
 {
-    static const struct {
-        const char *from, *to;
-    } names[] = {
+    static const struct error_name names[] = {
         {"model", "x-sluice-model"},
         {"version", "x-sluice-model"},
         {"token_ids.ids", "tokenized.input_ids"},
@@ -255,20 +254,7 @@ void vllm_request_name_field(struct error *err)
         {"sampling.", "sampling_params."},
         {"stopping.", "sampling_params."},
         {"output.", "sampling_params."},
+        {NULL, NULL},
     };
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        size_t n = strlen(names[i].from);
-        char text[ERROR_MESSAGE_BYTES];
-        bool whole = names[i].from[n - 1] != '.'; /* a field, not a group of fields */
-        if (strncmp(err->field, names[i].from, n) != 0 ||
-            (whole && err->field[n] && err->field[n] != '['))
-            continue;
-        if (strncmp(err->message, names[i].from, n) == 0) {
-            snprintf(text, sizeof(text), "%s%s", names[i].to, err->message + n);
-            snprintf(err->message, sizeof(err->message), "%s", text);
-        }
-        snprintf(text, sizeof(text), "%s%s", names[i].to, err->field + n);
-        snprintf(err->field, sizeof(err->field), "%.*s", ERROR_FIELD_BYTES - 1, text);
-        return;
-    }
+    error_names_apply(err, names);
 }

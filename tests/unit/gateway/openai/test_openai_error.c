@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "proto/http/http_exchange.h"
+#include "server/gateway/base/error_names.h"
 #include "server/gateway/http/http_error.h"
 #include "server/gateway/openai/openai_error.h"
 #include "tests/unit/base/support_cmocka.h"
@@ -49,7 +50,7 @@ static void test_an_error_can_be_renamed(void **state)
     (void)state;
     struct error err;
     error_field(&err, "output.top_n", "is wrong");
-    openai_error_rename(&err, "prompt_logprobs");
+    error_names_set(&err, "prompt_logprobs");
     openai_error_name_field(&err, true);
     assert_string_equal(err.field, "prompt_logprobs");
     assert_string_equal(err.message, "prompt_logprobs: is wrong");
