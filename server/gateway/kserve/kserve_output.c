@@ -6,8 +6,9 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
-#include "base/text/json_write.h"
 #include "proto/rpc/server/call.h"
+#include "server/gateway/base/ranked_logprobs.h"
+#include "server/gateway/kserve/kserve_part.h"
 
 const struct kserve_output_facts kserve_output_facts[N_KSERVE_OUTPUTS] = {
     [KSERVE_OUTPUT_TEXT] = {"text_output", "BYTES", INFERENCE__DATA_TYPE__TYPE_STRING},
@@ -49,24 +50,6 @@ struct kserve_answer *kserve_output_create(const struct kserve_request *request,
     return answer;
 }
 
-/* --- a choice in a response --- */
-
-struct part {
-    const char *text;
-    const char *reason; /* NULL: the choice has not ended */
-    size_t n_tokens;
-    Sluice__V1__TokenLogprob *const *logprobs;
-    size_t n_logprobs;
-};
-
-const char *kserve_output_finish_name(Sluice__V1__FinishReason reason)
-{
-    return reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_LENGTH ||
-                   reason == SLUICE__V1__FINISH_REASON__FINISH_REASON_CONTEXT_LENGTH
-               ? "length"
-               : "stop";
-}
-
 /* --- contents --- */
 
 static void add_u32(struct strbuf *out, uint32_t value)
@@ -92,51 +75,12 @@ static void add_text(struct strbuf *out, const char *first, size_t n_first, cons
     strbuf_add(out, second, n_second);
 }
 
-/* JSON has no infinity: a token that cannot be drawn gets the lowest number of a float. */
-static void write_token(struct strbuf *out, bool *first, uint32_t id, float logprob, size_t rank,
-                        const ProtobufCBinaryData *token)
-{
-    strbuf_printf(out, "%s\"%u\":{\"logprob\":", *first ? "" : ",", id);
-    *first = false;
-    json_write_float(out, (double)logprob);
-    if (rank)
-        strbuf_printf(out, ",\"rank\":%zu", rank);
-    else
-        strbuf_add_str(out, ",\"rank\":null");
-    strbuf_add_str(out, ",\"decoded_token\":");
-    json_write_text(out, (const char *)token->data, token->len);
-    strbuf_add_char(out, '}');
-}
-
-/* An object for each token: the generated token, then the alternatives, by id. The rank of a
- * generated token beyond the alternatives is not known. */
-void kserve_output_logprobs(Sluice__V1__TokenLogprob *const *logprobs, size_t n, struct strbuf *out)
-{
-    strbuf_add_char(out, '[');
-    for (size_t i = 0; i < n; i++) {
-        const Sluice__V1__TokenLogprob *own = logprobs[i];
-        bool first = true;
-        size_t rank = 0;
-        for (size_t k = 0; k < own->n_top; k++)
-            if (own->top[k]->id == own->id)
-                rank = k + 1;
-        strbuf_add_str(out, i ? ",{" : "{");
-        write_token(out, &first, own->id, own->logprob, rank, &own->token);
-        for (size_t k = 0; k < own->n_top; k++)
-            if (own->top[k]->id != own->id)
-                write_token(out, &first, own->top[k]->id, own->top[k]->logprob, k + 1,
-                            &own->top[k]->token);
-        strbuf_add_char(out, '}');
-    }
-    strbuf_add_char(out, ']');
-}
-
-static void add_logprobs(struct strbuf *out, const struct part *part)
+static void add_logprobs(struct strbuf *out, const struct kserve_part *part)
 {
     struct strbuf json;
     strbuf_init(&json, 0);
     if (part->n_logprobs)
-        kserve_output_logprobs(part->logprobs, part->n_logprobs, &json);
+        ranked_logprobs_write(part->logprobs, part->n_logprobs, UINT32_MAX, &json);
     else
         strbuf_add_str(&json, "null");
     add_text(out, strbuf_str(&json), json.n_bytes, "", 0);
@@ -146,7 +90,7 @@ static void add_logprobs(struct strbuf *out, const struct part *part)
 
 /* Writes the elements of an output, and returns their number. */
 static size_t write_output(const struct kserve_answer *answer, enum kserve_output output,
-                           const char *prompt, const struct part *parts, struct strbuf *out)
+                           const char *prompt, const struct kserve_part *parts, struct strbuf *out)
 {
     size_t n = answer->n_choices;
     if (output == KSERVE_OUTPUT_NUM_INPUT_TOKENS) {
@@ -213,7 +157,8 @@ static void mark_final(struct response *r, bool is_final)
 }
 
 static void add_output(struct response *r, const struct kserve_answer *answer,
-                       enum kserve_output output, const char *prompt, const struct part *parts)
+                       enum kserve_output output, const char *prompt,
+                       const struct kserve_part *parts)
 {
     size_t i = r->message.n_outputs++;
     Inference__ModelInferResponse__InferOutputTensor *tensor = &r->outputs[i];
@@ -242,7 +187,7 @@ static void put_message(const struct kserve_answer *answer, Inference__ModelInfe
 }
 
 static void put_parts(const struct kserve_answer *answer, const struct relay *relay,
-                      const struct part *parts, bool with_outputs, bool is_final,
+                      const struct kserve_part *parts, bool with_outputs, bool is_final,
                       struct rpc_out *out)
 {
     const char *prompt = answer->prepends_prompt ? relay->request->text : "";
@@ -283,54 +228,24 @@ void kserve_output_put_error(const char *id, const struct error *err, struct rpc
 
 /* --- frames --- */
 
-static void add_sums(struct kserve_answer *answer, uint32_t choice, const struct part *part)
-{
-    for (size_t i = 0; i < part->n_logprobs; i++)
-        answer->logprob_sums[choice] += (double)part->logprobs[i]->logprob;
-}
-
-static void put_whole(struct kserve_answer *answer, const struct relay *relay,
-                      const Sluice__V1__CompleteResponse *whole,
-                      struct part parts[RELAY_MAX_CHOICES], struct rpc_out *out)
-{
-    answer->n_choices = (uint32_t)whole->n_choices;
-    if (whole->prompt_info)
-        answer->n_prompt_tokens = whole->prompt_info->n_prompt_tokens;
-    for (uint32_t i = 0; i < answer->n_choices; i++) {
-        const Sluice__V1__Choice *choice = whole->choices[i];
-        parts[i] = (struct part){.text = choice->text,
-                                 .reason = kserve_output_finish_name(choice->finished->reason),
-                                 .n_tokens = choice->n_ids,
-                                 .logprobs = choice->logprobs,
-                                 .n_logprobs = choice->n_logprobs};
-        add_sums(answer, i, &parts[i]);
-    }
-    put_parts(answer, relay, parts, true, true, out);
-}
-
 bool kserve_output_put(struct kserve_answer *answer, const struct relay *relay,
                        const struct relay_frame *frame, struct rpc_out *out)
 {
     static const unsigned text_alone = 1u << KSERVE_OUTPUT_TEXT;
-    struct part parts[RELAY_MAX_CHOICES];
-    for (size_t i = 0; i < RELAY_MAX_CHOICES; i++)
-        parts[i] = (struct part){.text = ""};
+    struct kserve_part parts[RELAY_MAX_CHOICES];
+    kserve_part_fill(frame, parts, answer->logprob_sums);
     if (frame->kind == RELAY_FRAME_WHOLE) {
-        put_whole(answer, relay, frame->whole, parts, out);
+        answer->n_choices = (uint32_t)frame->whole->n_choices;
+        if (frame->whole->prompt_info)
+            answer->n_prompt_tokens = frame->whole->prompt_info->n_prompt_tokens;
+        put_parts(answer, relay, parts, true, true, out);
     } else if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
         answer->n_prompt_tokens = frame->prompt_info.n_prompt_tokens;
         return false;
     } else if (frame->kind == RELAY_FRAME_TOKENS) {
-        struct part *part = &parts[frame->tokens.choice];
-        part->text = frame->tokens.text;
-        part->n_tokens = frame->tokens.n_ids;
-        part->logprobs = frame->tokens.logprobs;
-        part->n_logprobs = frame->tokens.n_logprobs;
-        add_sums(answer, frame->tokens.choice, part);
         put_parts(answer, relay, parts, true, false, out);
     } else if (frame->kind == RELAY_FRAME_FINISHED) {
         bool says_nothing = answer->outputs == text_alone;
-        parts[frame->finished.choice].reason = kserve_output_finish_name(frame->finished.reason);
         if (!frame->last && says_nothing)
             return false;
         put_parts(answer, relay, parts, !(answer->empty_final && says_nothing), frame->last, out);

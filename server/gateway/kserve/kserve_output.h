@@ -49,9 +49,3 @@ struct kserve_output_facts {
 extern const struct kserve_output_facts kserve_output_facts[N_KSERVE_OUTPUTS];
 /* Returns the enum kserve_output of a name, or -1. */
 int kserve_output_find(const char *name);
-
-/* Appends the JSON text of the output logprobs. */
-void kserve_output_logprobs(Sluice__V1__TokenLogprob *const *logprobs, size_t n,
-                            struct strbuf *out);
-/* Returns KServe's name of a reason: "stop" or "length". */
-const char *kserve_output_finish_name(Sluice__V1__FinishReason reason);

@@ -6,17 +6,10 @@
 #include <string.h>
 
 #include "base/text/json_write.h"
+#include "server/gateway/base/ranked_logprobs.h"
 #include "server/gateway/kserve/kserve_output.h"
+#include "server/gateway/kserve/kserve_part.h"
 #include "server/gateway/relay/relay_sink.h"
-
-/* The addition of a frame to a choice. */
-struct part {
-    const char *text;
-    const char *reason; /* NULL: the choice has not ended */
-    size_t n_tokens;
-    Sluice__V1__TokenLogprob *const *logprobs;
-    size_t n_logprobs;
-};
 
 void kserve_http_answer_fini(struct kserve_http_answer *answer)
 {
@@ -48,17 +41,17 @@ static void write_output_text(const struct kserve_http_answer *answer, const cha
 }
 
 /* The output logprobs is a text that is JSON itself. */
-static void write_logprobs(const struct part *part, struct strbuf *out)
+static void write_logprobs(const struct kserve_part *part, struct strbuf *out)
 {
     struct strbuf text = {0};
-    kserve_output_logprobs(part->logprobs, part->n_logprobs, &text);
+    ranked_logprobs_write(part->logprobs, part->n_logprobs, UINT32_MAX, &text);
     json_write_text(out, strbuf_str(&text), text.n_bytes);
     out->failed |= strbuf_failed(&text);
     strbuf_fini(&text);
 }
 
 static void write_element(const struct kserve_http_answer *answer, enum kserve_output output,
-                          const struct part *part, double logprob_sum, struct strbuf *out)
+                          const struct kserve_part *part, double logprob_sum, struct strbuf *out)
 {
     if (output == KSERVE_OUTPUT_TEXT)
         write_output_text(answer, part->text, out);
@@ -73,7 +66,7 @@ static void write_element(const struct kserve_http_answer *answer, enum kserve_o
 }
 
 static void write_output(const struct kserve_http_answer *answer, enum kserve_output output,
-                         const struct part *parts, struct strbuf *out)
+                         const struct kserve_part *parts, struct strbuf *out)
 {
     bool is_list = answer->n_choices > 1 || output == KSERVE_OUTPUT_OUTPUT_LOG_PROBS;
     strbuf_printf(out, ",\"%s\":%s", kserve_output_facts[output].name, is_list ? "[" : "");
@@ -94,12 +87,9 @@ static void write_output(const struct kserve_http_answer *answer, enum kserve_ou
 }
 
 /* Writes the object: the model, then the outputs that the request asked for. */
-static void write_answer(struct kserve_http_answer *answer, const struct part *parts,
+static void write_answer(const struct kserve_http_answer *answer, const struct kserve_part *parts,
                          struct strbuf *out)
 {
-    for (uint32_t i = 0; i < answer->n_choices; i++)
-        for (size_t k = 0; k < parts[i].n_logprobs; k++)
-            answer->logprob_sums[i] += (double)parts[i].logprobs[k]->logprob;
     strbuf_add_char(out, '{');
     if (answer->id[0]) {
         strbuf_add_str(out, "\"id\":");
@@ -125,7 +115,7 @@ static void take_info(struct kserve_http_answer *answer, const Sluice__V1__Promp
     snprintf(answer->version, sizeof(answer->version), "%s", info->version);
 }
 
-static void write_event(struct kserve_http_answer *answer, const struct part *parts,
+static void write_event(const struct kserve_http_answer *answer, const struct kserve_part *parts,
                         struct strbuf *out)
 {
     strbuf_add_str(out, "data: ");
@@ -133,62 +123,22 @@ static void write_event(struct kserve_http_answer *answer, const struct part *pa
     strbuf_add_str(out, "\n\n");
 }
 
-static void init_parts(struct part parts[RELAY_MAX_CHOICES])
-{
-    for (size_t i = 0; i < RELAY_MAX_CHOICES; i++)
-        parts[i] = (struct part){.text = ""};
-}
-
-static void take_tokens(struct kserve_http_answer *answer, const Sluice__V1__Tokens *tokens,
-                        struct strbuf *out)
-{
-    struct part parts[RELAY_MAX_CHOICES];
-    init_parts(parts);
-    parts[tokens->choice] = (struct part){.text = tokens->text,
-                                          .n_tokens = tokens->n_ids,
-                                          .logprobs = tokens->logprobs,
-                                          .n_logprobs = tokens->n_logprobs};
-    write_event(answer, parts, out);
-}
-
-/* The end of a choice is an event only where the request asks for the reason. */
-static void take_finished(struct kserve_http_answer *answer, const Sluice__V1__Finished *finished,
-                          struct strbuf *out)
-{
-    struct part parts[RELAY_MAX_CHOICES];
-    if (!(answer->outputs & 1u << KSERVE_OUTPUT_FINISH_REASON))
-        return;
-    init_parts(parts);
-    parts[finished->choice].reason = kserve_output_finish_name(finished->reason);
-    write_event(answer, parts, out);
-}
-
-static void take_whole(struct kserve_http_answer *answer, const Sluice__V1__CompleteResponse *whole)
-{
-    struct part parts[RELAY_MAX_CHOICES];
-    init_parts(parts);
-    if (whole->prompt_info)
-        take_info(answer, whole->prompt_info);
-    for (size_t i = 0; i < whole->n_choices && i < RELAY_MAX_CHOICES; i++) {
-        const Sluice__V1__Choice *choice = whole->choices[i];
-        parts[i] = (struct part){.text = choice->text,
-                                 .reason = kserve_output_finish_name(choice->finished->reason),
-                                 .n_tokens = choice->n_ids,
-                                 .logprobs = choice->logprobs,
-                                 .n_logprobs = choice->n_logprobs};
-    }
-    write_answer(answer, parts, &answer->whole);
-}
-
 void kserve_http_answer_frame(struct kserve_http_answer *answer, const struct relay_frame *frame,
                               struct strbuf *out)
 {
-    if (frame->kind == RELAY_FRAME_PROMPT_INFO)
+    struct kserve_part parts[RELAY_MAX_CHOICES];
+    kserve_part_fill(frame, parts, answer->logprob_sums);
+    if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
         take_info(answer, &frame->prompt_info);
-    else if (frame->kind == RELAY_FRAME_TOKENS)
-        take_tokens(answer, &frame->tokens, out);
-    else if (frame->kind == RELAY_FRAME_FINISHED)
-        take_finished(answer, &frame->finished, out);
-    else if (frame->kind == RELAY_FRAME_WHOLE)
-        take_whole(answer, frame->whole);
+    } else if (frame->kind == RELAY_FRAME_TOKENS) {
+        write_event(answer, parts, out);
+    } else if (frame->kind == RELAY_FRAME_FINISHED) {
+        /* The end of a choice is an event only where the request asks for the reason. */
+        if (answer->outputs & 1u << KSERVE_OUTPUT_FINISH_REASON)
+            write_event(answer, parts, out);
+    } else if (frame->kind == RELAY_FRAME_WHOLE) {
+        if (frame->whole->prompt_info)
+            take_info(answer, frame->whole->prompt_info);
+        write_answer(answer, parts, &answer->whole);
+    }
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text/json_write.h"
+#include "server/gateway/base/ranked_logprobs.h"
 #include "server/gateway/relay/relay.h"
 
 static void write_str(struct strbuf *out, const char *text)
@@ -302,8 +303,8 @@ static void write_prompt_lists(const struct openai_answer *answer,
         return;
     if (answer->has_prompt_logprobs) {
         strbuf_add_str(out, ",\"prompt_logprobs\":");
-        openai_logprobs_write_prompt(info->prompt_logprobs, info->n_prompt_logprobs,
-                                     answer->n_prompt_top, out);
+        ranked_logprobs_write(info->prompt_logprobs, info->n_prompt_logprobs, answer->n_prompt_top,
+                              out);
     }
     if (answer->returns_ids) {
         strbuf_add_str(out, ",\"prompt_token_ids\":[");

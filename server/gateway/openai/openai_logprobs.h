@@ -38,7 +38,3 @@ void openai_logprobs_write(const struct openai_logprobs *lists, struct strbuf *o
 /* Writes the object of /v1/chat/completions, with n_top alternatives of a token at most. */
 void openai_logprobs_write_chat(Sluice__V1__TokenLogprob *const *list, size_t n, uint32_t n_top,
                                 struct strbuf *out);
-/* Writes vLLM's list of a prompt: null, then {"<id>": {"logprob", "rank", "decoded_token"}}. The
- * rank of a token that is not among the alternatives is null. */
-void openai_logprobs_write_prompt(Sluice__V1__TokenLogprob *const *list, size_t n, uint32_t n_top,
-                                  struct strbuf *out);

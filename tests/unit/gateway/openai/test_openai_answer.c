@@ -300,30 +300,6 @@ static void test_a_chat_has_true_bytes(void **state)
     strbuf_fini(&out);
 }
 
-/* vLLM's list of a prompt: by id, the token itself first, with the rank among the alternatives. */
-static void test_a_prompt_has_a_list_by_id(void **state)
-{
-    (void)state;
-    struct entry entries[3];
-    struct strbuf out = {0};
-    fill_entry(&entries[0], "a", 1, NAN);
-    fill_entry(&entries[1], "b", 1, -1.5f);
-    entries[1].base.id = 8;
-    add_top(&entries[1], "c", -0.25f);
-    add_top(&entries[1], "b", -1.5f);
-    entries[1].top[0].id = 9;
-    entries[1].top[1].id = 8;
-    fill_entry(&entries[2], "d", 1, -4);
-    entries[2].base.id = 7;
-    Sluice__V1__TokenLogprob *list[] = {entries[0].at, entries[1].at, entries[2].at};
-    openai_logprobs_write_prompt(list, 3, 2, &out);
-    assert_string_equal(strbuf_str(&out),
-                        "[null,{\"8\":{\"logprob\":-1.5,\"rank\":2,\"decoded_token\":\"b\"},"
-                        "\"9\":{\"logprob\":-0.25,\"rank\":1,\"decoded_token\":\"c\"}},"
-                        "{\"7\":{\"logprob\":-4,\"rank\":null,\"decoded_token\":\"d\"}}]");
-    strbuf_fini(&out);
-}
-
 /* Each list has the alternatives that its field asked for; the engine gave the larger number. */
 static void test_alternatives_beyond_the_number_are_cut(void **state)
 {
@@ -339,13 +315,8 @@ static void test_alternatives_beyond_the_number_are_cut(void **state)
     entry.top[1].id = 1;
     openai_logprobs_write_chat(&entry.at, 1, 0, &out);
     assert_non_null(strstr(strbuf_str(&out), "\"top_logprobs\":[]"));
-    strbuf_clear(&out);
     openai_logprobs_add(&lists, &entry.at, 1, 0, NULL);
     assert_string_equal(strbuf_str(&lists.top), "{\"a\":-2}");
-    openai_logprobs_write_prompt(&entry.at, 1, 1, &out);
-    assert_string_equal(strbuf_str(&out),
-                        "[{\"1\":{\"logprob\":-2,\"rank\":null,\"decoded_token\":\"a\"},"
-                        "\"2\":{\"logprob\":-0.5,\"rank\":1,\"decoded_token\":\"b\"}}]");
     openai_logprobs_fini(&lists);
     strbuf_fini(&out);
 }
@@ -493,7 +464,6 @@ int main(void)
         cmocka_unit_test(test_offsets_do_not_depend_on_the_cuts_between_messages),
         cmocka_unit_test(test_the_first_token_of_an_echo_stands_behind_the_prompt),
         cmocka_unit_test(test_a_chat_has_true_bytes),
-        cmocka_unit_test(test_a_prompt_has_a_list_by_id),
         cmocka_unit_test(test_alternatives_beyond_the_number_are_cut),
         cmocka_unit_test(test_reasoning_is_in_no_list_of_a_whole_answer),
         cmocka_unit_test(test_a_chunk_of_reasoning_has_no_log_probabilities),
