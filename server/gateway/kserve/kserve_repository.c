@@ -22,6 +22,7 @@
 #include "server/gateway/base/identity.h"
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/kserve/kserve.h"
+#include "server/gateway/replicas/model_name.h"
 #include "server/gateway/replicas/replicas.h"
 #include "server/gateway/replicas/route_watch.h"
 #include "sluice/manager/v1/manager.pb-c.h"
@@ -34,8 +35,8 @@ struct kserve_command {
     struct rpc_call *call; /* retained */
     struct arena arena;
     bool is_load;
-    char model[NAME_BYTES], version[NAME_BYTES]; /* version: empty: not named */
-    char device_group[NAME_BYTES];               /* empty: not named */
+    struct model_name name;
+    char device_group[NAME_BYTES]; /* empty: not named */
     char request_id[129], operation[65];
     uint32_t n_replicas, tp; /* 0: not named */
     int64_t done_ns;         /* clock_now_ns() when the operation was done */
@@ -103,8 +104,8 @@ static bool is_shown(struct kserve_command *command)
     bool serves = false, loaded = false;
     for (size_t i = 0; i < table->n_routes; i++) {
         const route *r = table->routes[i];
-        bool mine = strcmp(r->model, command->model) == 0 &&
-                    (!command->version[0] || strcmp(r->version, command->version) == 0);
+        bool mine = strcmp(r->model, command->name.model) == 0 &&
+                    (!command->name.version[0] || strcmp(r->version, command->name.version) == 0);
         loaded = loaded || (mine && r->loaded);
         serves = serves || (mine && r->loaded && replicas_take_requests(replicas, r));
     }
@@ -189,7 +190,8 @@ static void end_operation(struct kserve_command *command,
     struct error err;
     if (operation->state == SLUICE__MANAGER__V1__OPERATION_STATE__OPERATION_STATE_DONE) {
         if (command->is_load && operation->version[0])
-            snprintf(command->version, sizeof(command->version), "%s", operation->version);
+            snprintf(command->name.version, sizeof(command->name.version), "%s",
+                     operation->version);
         command->done_ns = clock_now_ns();
         put_done(command); /* the ticker answers */
         return;
@@ -246,28 +248,20 @@ static void on_unload(void *arg, const ProtobufCMessage *message, const struct e
 static void log_command(const struct kserve_command *command, const char *rpc)
 {
     log_info(LOG_EVENT("repository command"), LOG_STR("rpc", rpc),
-             LOG_STR("caller", gateway_caller(command->call)), LOG_STR("model", command->model),
-             LOG_STR("version", command->version), LOG_STR("request_id", command->request_id));
+             LOG_STR("caller", gateway_caller(command->call)),
+             LOG_STR("model", command->name.model), LOG_STR("version", command->name.version),
+             LOG_STR("request_id", command->request_id));
 }
 
 /* --- the name of a model --- */
 
-/* Splits "name:version". */
 static int read_name(struct kserve_command *command, const char *repository, const char *name,
                      struct error *err)
 {
-    const char *colon = strchr(name, ':');
-    size_t n_model = colon ? (size_t)(colon - name) : strlen(name);
     if (repository[0])
         return error_field(err, "repository_name",
                            "\"%.64s\": there is one repository; leave the name empty", repository);
-    if (!n_model || n_model >= NAME_BYTES || (colon && strlen(colon + 1) >= NAME_BYTES))
-        return error_field(err, "model_name",
-                           "must be \"name\" or \"name:version\", of at most %d bytes each",
-                           NAME_BYTES - 1);
-    snprintf(command->model, sizeof(command->model), "%.*s", (int)n_model, name);
-    snprintf(command->version, sizeof(command->version), "%s", colon ? colon + 1 : "");
-    return 0;
+    return model_name_read(name, "model_name", &command->name, err);
 }
 
 /* --- load --- */
@@ -353,7 +347,8 @@ find_version(const struct kserve_command *command, const Sluice__Manager__V1__Mo
 {
     const Sluice__Manager__V1__ModelVersion *found = NULL;
     for (size_t i = 0; model && i < model->n_versions; i++)
-        if (!command->version[0] || strcmp(model->versions[i]->version, command->version) == 0)
+        if (!command->name.version[0] ||
+            strcmp(model->versions[i]->version, command->name.version) == 0)
             found = model->versions[i];
     return found;
 }
@@ -373,8 +368,8 @@ static void on_model(void *arg, const ProtobufCMessage *message, const struct er
     const Sluice__Manager__V1__Deployment *loaded =
         version && version->n_deployments ? version->deployments[0] : NULL;
     request.request_id = command->request_id;
-    request.model = command->model;
-    request.version = command->version;
+    request.model = command->name.model;
+    request.version = command->name.version;
     request.device_group = command->device_group;
     request.has_n_replicas = command->n_replicas > 0;
     request.n_replicas = command->n_replicas;
@@ -406,7 +401,7 @@ void kserve_repository_load(void *context, struct rpc_call *call, const Protobuf
         fail(command, &err);
         return;
     }
-    request.model = command->model;
+    request.model = command->name.model;
     ask(command, "GetModel", &request.base, ASK_MS, on_model);
 }
 
@@ -442,8 +437,8 @@ void kserve_repository_unload(void *context, struct rpc_call *call, const Protob
         return;
     }
     request.request_id = command->request_id;
-    request.model = command->model;
-    request.version = command->version;
+    request.model = command->name.model;
+    request.version = command->name.version;
     log_command(command, "RepositoryModelUnload");
     ask(command, "UnloadModelVersion", &request.base, ASK_MS, on_unload);
 }

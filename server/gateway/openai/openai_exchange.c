@@ -265,17 +265,15 @@ static int read_and_begin(struct openai_context *context, struct http_exchange *
         return error_no_memory(err);
     int rc =
         openai_request_read(request, is_chat, context->is_strict, given->body, given->n_body, err);
-    const char *name;
+    struct model_name name;
     if (!rc)
-        rc = openai_models_choose(context->dispatch, request->model_name, &request->arena, &name,
-                                  err);
-    if (!rc && !openai_request_set_model(request, name))
-        rc = error_no_memory(err);
+        rc = openai_models_choose(context->dispatch, request->model_name, &name, err);
     if (rc) {
         openai_request_fini(request);
         free(request);
         return rc;
     }
+    openai_request_set_model(request, &name);
     return begin(context, http, request, err);
 }
 

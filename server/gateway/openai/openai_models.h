@@ -7,10 +7,10 @@
 
 #include "proto/http/http_server.h"
 
-struct arena;
 struct dispatch;
 struct error;
 struct http_reply;
+struct model_name;
 
 /* The argument of the handlers. */
 struct openai_models {
@@ -20,12 +20,10 @@ struct openai_models {
 
 http_handler_fn openai_models_list, openai_models_get;
 
-/* Chooses the model of a request. *out_name is `given`, or the only loaded model's name, in the
- * arena, if `given` is NULL or empty. INVALID_ARGUMENT without exactly one loaded model; the text
- * names the loaded models, at most OPENAI_MODELS_NAMED. */
-enum { OPENAI_MODELS_NAMED = 8 };
-int openai_models_choose(struct dispatch *dispatch, const char *given, struct arena *arena,
-                         const char **out_name, struct error *err);
+/* Chooses the model of a request (model_name_choose): `given`, or the only loaded model if `given`
+ * is NULL or empty. INVALID_ARGUMENT also if no model is loaded. */
+int openai_models_choose(struct dispatch *dispatch, const char *given, struct model_name *out_name,
+                         struct error *err);
 /* As openai_error_reply. The text of MODEL_NOT_FOUND also names the loaded models. Any thread. */
 void openai_models_error_reply(struct dispatch *dispatch, const struct error *err, bool is_chat,
                                char *out_headers, struct http_reply *reply);

@@ -406,23 +406,11 @@ bool openai_request_unbind(struct openai_request *request, const struct error *e
     return true;
 }
 
-bool openai_request_split_model(struct arena *arena, const char *text, char **out_model,
-                                char **out_version)
+void openai_request_set_model(struct openai_request *request, const struct model_name *name)
 {
-    size_t n = strcspn(text, ":");
-    char *model = arena_strndup(arena, text, n);
-    const char *version = text[n] ? text + n + 1 : "";
-    char *copy = arena_strndup(arena, version, strlen(version));
-    if (!model || !copy)
-        return false;
-    *out_model = model;
-    *out_version = copy;
-    return true;
-}
-
-bool openai_request_set_model(struct openai_request *request, const char *name)
-{
-    request->model_name = name;
-    return openai_request_split_model(&request->arena, name, &request->request.model,
-                                      &request->request.version);
+    request->name = *name;
+    request->request.model = request->name.model;
+    request->request.version = request->name.version;
+    if (!request->model_name || !request->model_name[0])
+        request->model_name = request->name.model;
 }

@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/strbuf.h"
 #include "server/gateway/openai/openai_prompt.h"
+#include "server/gateway/replicas/model_name.h"
 #include "sluice/v1/inference.pb-c.h"
 
 struct error;
@@ -41,6 +42,7 @@ struct openai_request {
     uint32_t n_top, n_prompt_top;
     bool includes_reasoning;      /* extra of vLLM; default true */
     const char *model_name;       /* as the client spells it: name or name:version; NULL: none */
+    struct model_name name;       /* openai_request_set_model */
     const char *reasoning_effort; /* a variable of the template; NULL: none */
     struct strbuf ignored;        /* names of fields without effect; see http_ignored_add */
 };
@@ -51,9 +53,8 @@ int openai_request_read(struct openai_request *request, bool is_chat, bool is_st
                         const char *body, size_t n_bytes, struct error *err);
 void openai_request_fini(struct openai_request *request);
 
-/* Sets the model, as the client spells it, which outlives the request. Call it after the read.
- * Returns false if memory is exhausted. */
-bool openai_request_set_model(struct openai_request *request, const char *name);
+/* Sets the model, which is chosen after the read. A request without a name gets this model's. */
+void openai_request_set_model(struct openai_request *request, const struct model_name *name);
 
 /* Number of prompts, each of which is a generation. */
 size_t openai_request_n_prompts(const struct openai_request *request);
@@ -64,8 +65,3 @@ bool openai_request_choose(struct openai_request *request, size_t i);
 /* After a refusal: true if max_tokens exceeded the operator's limit of prompt and answer together.
  * The request then has no max_tokens, and the engine cuts the answer at the limit. */
 bool openai_request_unbind(struct openai_request *request, const struct error *err);
-
-/* Splits "name:version" at the colon; *out_version is "" without one. Returns false if memory is
- * exhausted. */
-bool openai_request_split_model(struct arena *arena, const char *text, char **out_model,
-                                char **out_version);

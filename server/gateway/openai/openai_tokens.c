@@ -19,7 +19,7 @@
 #include "server/gateway/http/http_ignored.h"
 #include "server/gateway/openai/openai_chat.h"
 #include "server/gateway/openai/openai_models.h"
-#include "server/gateway/openai/openai_request.h"
+#include "server/gateway/replicas/model_name.h"
 #include "sluice/v1/inference.pb-c.h"
 
 /* A request. The exchange has a reference, and the text call has one until the answer. */
@@ -29,7 +29,8 @@ struct tokens {
     struct http_exchange *http; /* retained */
     struct text_call *call;     /* retained; loop's thread */
     struct arena arena;
-    char *model_name, *model, *version;
+    char *model_name;
+    struct model_name name;
     char *text;            /* the field "prompt"; NULL: absent */
     struct strbuf ignored; /* names of fields without effect */
     protobuf_c_boolean is_chat, has_returns_texts;
@@ -59,7 +60,7 @@ static void write_ids(struct tokens *tokens, const Sluice__V1__TokenizeResponse 
 {
     struct strbuf *out = &tokens->reply.body;
     uint32_t context =
-        openai_models_context(tokens->context->dispatch, tokens->model, response->version);
+        openai_models_context(tokens->context->dispatch, tokens->name.model, response->version);
     strbuf_printf(out, "{\"count\":%zu,\"max_model_len\":", response->n_ids);
     if (context)
         strbuf_printf(out, "%" PRIu32, context);
@@ -169,24 +170,17 @@ static int read_body(struct tokens *tokens, bool encodes, struct error *err)
                             .out = tokens};
     int rc = http_fields_read_body(&r, given->body, given->n_body,
                                    encodes ? &encode_table : &decode_table);
-    if (rc)
-        return rc;
-    const char *name;
-    rc = openai_models_choose(tokens->context->dispatch, tokens->model_name, &tokens->arena, &name,
-                              err);
-    if (rc)
-        return rc;
-    return openai_request_split_model(&tokens->arena, name, &tokens->model, &tokens->version)
-               ? 0
-               : error_no_memory(err);
+    return rc ? rc
+              : openai_models_choose(tokens->context->dispatch, tokens->model_name, &tokens->name,
+                                     err);
 }
 
 static int check_encode(struct tokens *tokens, struct error *err)
 {
     Sluice__V1__TokenizeRequest *request = &tokens->encode;
     struct limit_check check = {.limits = tokens->context->dispatch->relays->limits};
-    request->model = tokens->model;
-    request->version = tokens->version;
+    request->model = tokens->name.model;
+    request->version = tokens->name.version;
     if (tokens->is_chat) {
         if (tokens->text)
             return error_field(err, "messages", "cannot stand beside prompt");
@@ -209,8 +203,8 @@ static int check_encode(struct tokens *tokens, struct error *err)
 
 static int check_decode(struct tokens *tokens, struct error *err)
 {
-    tokens->decode.model = tokens->model;
-    tokens->decode.version = tokens->version;
+    tokens->decode.model = tokens->name.model;
+    tokens->decode.version = tokens->name.version;
     return validate_detokenize(&tokens->decode, err);
 }
 
@@ -241,8 +235,8 @@ static int begin(struct tokens *tokens, bool encodes, struct error *err)
     const struct text_call_params params = {.method = encodes ? "Tokenize" : "Detokenize",
                                             .request = encodes ? &tokens->encode.base
                                                                : &tokens->decode.base,
-                                            .model = tokens->model,
-                                            .version = tokens->version,
+                                            .model = tokens->name.model,
+                                            .version = tokens->name.version,
                                             .deadline_ns = INT64_MAX,
                                             .ops = &ops,
                                             .arg = tokens};

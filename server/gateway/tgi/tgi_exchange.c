@@ -138,8 +138,8 @@ static int begin(struct tgi_context *context, struct http_exchange *http,
                                             .n_prompts = 1,
                                             .streams = request->streams,
                                             .headers = headers};
-    request->request.model = model->name;
-    request->request.version = model->version;
+    request->request.model = model->name.model;
+    request->request.version = model->name.version;
     struct tgi_exchange *exchange = make_exchange(request, is_list, model);
     if (!exchange)
         return error_no_memory(err);

@@ -31,7 +31,8 @@ int tgi_info_write(const struct route_table *routes, const struct tgi_model *mod
     static const Sluice__V1__ModelLimits no_limits = SLUICE__V1__MODEL_LIMITS__INIT;
     const route *found;
     int rc = route_table_pick(
-        routes, &(struct route_wish){.model = model->name, .version = model->version}, &found, err);
+        routes, &(struct route_wish){.model = model->name.model, .version = model->name.version},
+        &found, err);
     if (rc)
         return rc;
     const Sluice__V1__ModelInfo *info = found->info ? found->info : &no_info;

@@ -5,16 +5,14 @@
 
 #include <stdint.h>
 
+#include "server/gateway/replicas/model_name.h"
 #include "server/gateway/tgi/tgi_answer.h"
 
 struct error;
-struct route_table;
-
-enum { TGI_MODEL_NAME_BYTES = 65 };
 
 struct tgi_model {
-    char name[TGI_MODEL_NAME_BYTES], version[TGI_MODEL_NAME_BYTES]; /* empty: by traffic */
-    uint32_t end_ids[TGI_ANSWER_MAX_END_IDS];                       /* tokens that end an answer */
+    struct model_name name;
+    uint32_t end_ids[TGI_ANSWER_MAX_END_IDS]; /* tokens that end an answer */
     uint32_t n_end_ids;
 };
 

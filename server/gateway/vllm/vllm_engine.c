@@ -20,12 +20,13 @@
 #include "server/gateway/front/call_sink.h"
 #include "server/gateway/front/service.h"
 #include "server/gateway/relay/relay.h"
+#include "server/gateway/replicas/model_name.h"
 #include "server/gateway/replicas/replicas.h"
 #include "server/gateway/vllm/vllm_answer.h"
 #include "server/gateway/vllm/vllm_request.h"
 #include "vllm/grpc/engine/vllm_engine.pb-c.h"
 
-enum { NAME_BYTES = 65, MAX_ABORTS = 1024 };
+enum { MAX_ABORTS = 1024 };
 
 static const char model_key[] = "x-sluice-model";
 
@@ -33,51 +34,12 @@ static const char model_key[] = "x-sluice-model";
 
 /* The messages have no field for the model. The metadata names the model; without the key, the only
  * served model answers. */
-struct model_name {
-    char model[NAME_BYTES], version[NAME_BYTES];
-};
-
-static int read_name(const struct rpc_call *call, const char *text, struct model_name *out,
-                     struct error *err)
+static int find_model(const struct rpc_call *call, const struct route_table *routes,
+                      struct model_name *out, struct error *err)
 {
-    const char *colon = strchr(text, ':');
-    size_t n_model = colon ? (size_t)(colon - text) : strlen(text);
     if (rpc_call_n_metadata(call, model_key) > 1)
         return error_field(err, model_key, "send the key once");
-    if (!n_model || n_model >= NAME_BYTES || (colon && strlen(colon + 1) >= NAME_BYTES))
-        return error_field(err, model_key,
-                           "must be \"name\" or \"name:version\", of at most %d bytes each",
-                           NAME_BYTES - 1);
-    snprintf(out->model, sizeof(out->model), "%.*s", (int)n_model, text);
-    snprintf(out->version, sizeof(out->version), "%s", colon ? colon + 1 : "");
-    return 0;
-}
-
-static int find_model(struct vllm_engine *engine, const struct rpc_call *call,
-                      const struct route_table *routes, struct model_name *out, struct error *err)
-{
-    const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
-    const char *named = rpc_call_metadata(call, model_key, NULL);
-    const char *only = NULL;
-    (void)engine;
-    *out = (struct model_name){.model = ""};
-    if (named)
-        return read_name(call, named, out, err);
-    for (size_t i = 0; i < table->n_routes; i++) {
-        const route *r = table->routes[i];
-        if (r->loaded && only && strcmp(only, r->model) != 0)
-            return error_field(err, model_key,
-                               "is missing; several models are served, among them %.64s and %.64s",
-                               only, r->model);
-        if (r->loaded)
-            only = r->model;
-    }
-    if (!only) {
-        error_set(err, STATUS_FAILED_PRECONDITION, "no model is loaded");
-        return error_reason(err, REASON_MODEL_NOT_LOADED);
-    }
-    snprintf(out->model, sizeof(out->model), "%s", only);
-    return 0;
+    return model_name_choose(routes, rpc_call_metadata(call, model_key, NULL), model_key, out, err);
 }
 
 /* --- Generate --- */
@@ -94,7 +56,7 @@ static int start(struct vllm_engine *engine, struct rpc_call *call, struct vllm_
                                         .deadline_ns = rpc_call_deadline_ns(call)};
     struct relay *relay;
     struct route_table *routes = replicas_routes(dispatch->replicas);
-    int rc = find_model(engine, call, routes, &name, err);
+    int rc = find_model(call, routes, &name, err);
     route_table_release(routes);
     if (rc)
         return rc;
@@ -179,11 +141,10 @@ static void handle_health(void *context, struct rpc_call *call, const ProtobufCM
         VLLM__GRPC__ENGINE__HEALTH_CHECK_RESPONSE__INIT;
     struct vllm_engine *engine = context;
     struct dispatch *dispatch = engine->dispatch;
-    const char *text = rpc_call_metadata(call, model_key, NULL);
     struct model_name name = {.model = ""};
     struct error err;
     (void)request;
-    if (text && read_name(call, text, &name, &err) != 0) {
+    if (rpc_call_n_metadata(call, model_key) && find_model(call, NULL, &name, &err) != 0) {
         rpc_call_finish(call, &err);
         return;
     }
@@ -263,14 +224,14 @@ static void handle_model_info(void *context, struct rpc_call *call, const Protob
         VLLM__GRPC__ENGINE__GET_MODEL_INFO_RESPONSE__INIT;
     struct vllm_engine *engine = context;
     struct route_table *routes = replicas_routes(engine->dispatch->replicas);
-    char path[2 * NAME_BYTES];
+    char path[2 * MODEL_NAME_BYTES];
     struct strbuf defaults;
     struct model_name name;
     struct error err;
     const route *found = NULL;
     (void)request;
     strbuf_init(&defaults, 0);
-    int rc = find_model(engine, call, routes, &name, &err);
+    int rc = find_model(call, routes, &name, &err);
     if (!rc)
         rc = route_table_pick(routes,
                               &(struct route_wish){.model = name.model,

