@@ -366,13 +366,26 @@ static void on_end(struct http_connection *connection)
         die(connection);
 }
 
+/* The alert is sent. A close would reset the connection if bytes of the client are unread, and the
+ * client might not read the alert. */
+static void refuse_handshake(struct http_connection *connection)
+{
+    SSL_free(connection->ssl);
+    connection->ssl = NULL;
+    ev_io_stop(connection->loop->ev, &connection->writer);
+    shutdown(connection->fd, SHUT_WR);
+    enter(connection, HTTP_LINGERS);
+}
+
 /* True if the handshake is complete. */
 static bool shake_hands(struct http_connection *connection)
 {
     enum http_io result = http_io_shake(connection);
     if (result == HTTP_IO_DONE)
         enter(connection, HTTP_IDLE);
-    else if (result != HTTP_IO_LATER)
+    else if (result == HTTP_IO_FAILED)
+        refuse_handshake(connection);
+    else if (result == HTTP_IO_ENDED)
         die(connection);
     return result == HTTP_IO_DONE;
 }

@@ -1,6 +1,7 @@
 /* HTTP over TLS: certificates, client certificates, reload, and a client that speaks plain text. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,6 +333,37 @@ static void test_a_read_returns_after_a_record_without_data(void **state)
     rpc_tls_destroy(pair);
 }
 
+/* A client without a certificate saw a reset in place of the alert that names the cause. The server
+ * closed while it had not read all bytes of the client. */
+static void test_a_refused_client_can_read_the_alert(void **state)
+{
+    enum { NO_RESET_MS = 200 };
+    struct fixture f;
+    static const char request[] = "GET /x HTTP/1.1\r\nHost: x\r\n\r\n";
+    char byte;
+    size_t n;
+    (void)state;
+    make_pair("one");
+    start(&f, cert_path);
+    struct pollfd readable = {.fd = dial(&f), .events = POLLIN};
+    struct pollfd reset = {.fd = readable.fd};
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    SSL *ssl = SSL_new(context);
+    SSL_set_min_proto_version(ssl, TLS1_3_VERSION); /* the client's part comes last */
+    SSL_set_fd(ssl, readable.fd);
+    assert_int_equal(SSL_connect(ssl), 1);
+    assert_int_equal(poll(&readable, 1, RECEIVE_S * 1000), 1);
+    assert_int_equal(poll(&reset, 1, NO_RESET_MS), 0);
+    assert_int_equal(SSL_write_ex(ssl, request, sizeof(request) - 1, &n), 1);
+    assert_int_equal(SSL_read_ex(ssl, &byte, 1, &n), 0);
+    assert_int_equal(ERR_GET_REASON(ERR_get_error()), SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED);
+    ERR_clear_error();
+    SSL_free(ssl);
+    SSL_CTX_free(context);
+    close(readable.fd);
+    stop(&f);
+}
+
 /* The clients of the test below, in a process of their own: their memory must not count. Reads the
  * port, opens idle streams and reports each by a byte, as soon as its first part came. */
 static void hold_streams(int in, int out)
@@ -427,6 +459,7 @@ int main(void)
         cmocka_unit_test(test_answers_come_over_tls),
         cmocka_unit_test(test_requests_in_advance_are_all_answered),
         cmocka_unit_test(test_a_client_needs_its_certificate),
+        cmocka_unit_test(test_a_refused_client_can_read_the_alert),
         cmocka_unit_test(test_a_session_is_resumed),
         cmocka_unit_test(test_new_files_serve_new_connections),
         cmocka_unit_test(test_a_handshake_that_never_comes_is_ended),
