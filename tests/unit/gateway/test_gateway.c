@@ -507,7 +507,7 @@ static void test_shutdown_when_hurried_then_streams_end_at_once(void **state)
     while (!client_fail(&f, &(struct client_request){.max_tokens = 1}, &err) ||
            err.status != STATUS_UNAVAILABLE)
         ; /* until new requests are refused */
-    assert_false(stream.over);
+    assert_false(client_is_over(&stream));
     int64_t since_ns = clock_now_ns();
     gateway_hurry(f.gateway);
     assert_int_equal(client_wait_end(&stream), STATUS_UNAVAILABLE);

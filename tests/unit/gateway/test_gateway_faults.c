@@ -195,7 +195,7 @@ static void test_a_new_request_waits_for_a_replica_that_comes_up(void **state)
     client_open(&f, &request, &stream);
     nanosleep(&pause, NULL);
     assert_int_equal(stream.n_tokens, 0);
-    assert_false(stream.over);
+    assert_false(client_is_over(&stream));
     fake_worker_start(&f.workers[1]);
     client_expect_whole(&stream, &request);
     client_close(&stream);
@@ -313,7 +313,7 @@ static void test_a_request_that_is_lost_five_times_without_a_token_ends(void **s
     client_open(&f, &request, &stream);
     for (unsigned i = 1; i <= 5; i++) {
         fixture_wait_stage(&f, RELAY_ACCEPTED);
-        assert_false(stream.over);
+        assert_false(client_is_over(&stream));
         fake_worker_kill(&f.workers[0]);
         f.workers[0].epoch++;
         fake_worker_start(&f.workers[0]);
@@ -343,7 +343,7 @@ static void test_a_draining_worker_gets_nothing_new_and_gives_back_what_runs(voi
     for (int i = 0; i < 4; i++)
         client_run(&f, &request);
     assert_int_equal(f.workers[first].n_submits, n_before);
-    assert_false(stream.over);
+    assert_false(client_is_over(&stream));
     fake_worker_drain(&f.workers[first], true);
     client_expect_whole(&stream, &request);
     assert_int_equal(stream.n_resumes, 1);

@@ -559,6 +559,14 @@ int client_wait_end(struct client_stream *stream)
     return stream->status.status;
 }
 
+bool client_is_over(struct client_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    bool is_over = stream->over;
+    pthread_mutex_unlock(&stream->lock);
+    return is_over;
+}
+
 void client_close(struct client_stream *stream)
 {
     rpc_stream_cancel(stream->stream);

@@ -134,6 +134,8 @@ void client_open(struct fixture *f, const struct client_request *request,
 void client_wait_tokens(struct client_stream *stream, unsigned n);
 /* Waits for the end; the status is stream->status. Fails the test if a message broke a rule. */
 int client_wait_end(struct client_stream *stream);
+/* True if the stream has ended, at this moment. */
+bool client_is_over(struct client_stream *stream);
 void client_close(struct client_stream *stream);
 /* Fails the test unless the stream ended well with exactly the tokens of the request. */
 void client_expect_whole(struct client_stream *stream, const struct client_request *request);
