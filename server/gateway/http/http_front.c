@@ -154,8 +154,8 @@ static void write_refusal(const struct http_front *front, const struct http_exch
     struct error err;
     error_set(&err,
               status == 403   ? STATUS_PERMISSION_DENIED
+              : status == 500 ? STATUS_INTERNAL
               : status == 503 ? STATUS_UNAVAILABLE
-              : status >= 500 ? STATUS_INTERNAL
                               : STATUS_INVALID_ARGUMENT,
               "%s", why);
     if (status == 503)

@@ -489,6 +489,8 @@ static void test_each_api_words_the_refusals_of_http(void **state)
         {"POST /generate", "Content-Length: x\r\n", 400, tgi},
         {"POST /v2/models/m/generate", "Expect: x\r\n", 417, kserve},
         {"GET /info", "Content-Length: 1\r\n", 400, tgi},
+        {"POST /generate", "Transfer-Encoding: gzip\r\n", 501, tgi},
+        {"POST /v1/completions", "Transfer-Encoding: gzip\r\n", 501, "\"invalid_request_error\""},
         {"GET /info", "Origin: https://evil.example\r\n", 403, "\"error_type\":\"permission\""},
         {"GET /v2", "Origin: https://evil.example\r\n", 403, kserve},
         {"GET http://evil/info", "", 421, tgi},
