@@ -1,5 +1,4 @@
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,9 +97,7 @@ static void put_reply(struct http_connection *connection, struct http_reply *rep
 
 void http_answer_forget_body(struct http_connection *connection)
 {
-    struct http_budget *budget = connection->loop->server->config.budget;
-    if (budget)
-        http_budget_move(budget, connection->body.n_bytes, 0);
+    http_budget_move(connection->loop->server->config.budget, connection->body.n_bytes, 0);
     strbuf_fini(&connection->body);
 }
 
@@ -208,7 +205,7 @@ static bool refuse_body(struct http_connection *connection, const struct http_he
         return true;
     }
     if (head->n_body <= config->max_body_bytes && !(has_body && config->max_body_bytes == 0)) {
-        if (!config->budget || http_budget_allows(config->budget, head->n_body))
+        if (http_budget_allows(config->budget, head->n_body))
             return false;
         http_answer_refuse_budget(connection);
         return true;
@@ -267,10 +264,8 @@ bool http_answer_head(struct http_connection *connection)
 static void unescape(char *text)
 {
     char *out = text;
-    for (const char *p = text; (p = strchr(p, '%')); p += 3)
-        if (!isxdigit((unsigned char)p[1]) || !isxdigit((unsigned char)p[2]) ||
-            strncmp(p + 1, "00", 2) == 0)
-            return;
+    if (strstr(text, "%00"))
+        return;
     for (const char *p = text; *p; p++) {
         char digits[3] = {0};
         if (*p != '%') {

@@ -14,12 +14,14 @@ void http_budget_init(struct http_budget *budget, uint64_t max_bytes, uint64_t m
 
 void http_budget_move(struct http_budget *budget, uint64_t before, uint64_t after)
 {
-    atomic_fetch_add(&budget->n_bytes, counted(after) - counted(before)); /* may wrap around */
+    if (budget)
+        atomic_fetch_add(&budget->n_bytes, counted(after) - counted(before)); /* may wrap around */
 }
 
 bool http_budget_allows(const struct http_budget *budget, uint64_t n_bytes)
 {
+    if (!budget || counted(n_bytes) == 0)
+        return true;
     uint64_t n = atomic_load(&budget->n_bytes);
-    return counted(n_bytes) == 0 ||
-           (n <= budget->max_bytes && counted(n_bytes) <= budget->max_bytes - n);
+    return n <= budget->max_bytes && counted(n_bytes) <= budget->max_bytes - n;
 }

@@ -19,7 +19,7 @@ struct http_budget {
 
 /* A body of max_body_bytes that is alone fits, also if max_bytes is smaller. */
 void http_budget_init(struct http_budget *budget, uint64_t max_bytes, uint64_t max_body_bytes);
-/* A body that held `before` bytes now holds `after` bytes. */
+/* A body that held `before` bytes now holds `after` bytes. NULL is accepted. */
 void http_budget_move(struct http_budget *budget, uint64_t before, uint64_t after);
-/* True if a body may have n_bytes. */
+/* True if a body may have n_bytes. NULL has no limit. */
 bool http_budget_allows(const struct http_budget *budget, uint64_t n_bytes);

@@ -185,8 +185,7 @@ static void take_head(struct http_connection *connection)
 /* True if the budget has no room for the body, which is refused then. */
 static bool is_over_budget(struct http_connection *connection)
 {
-    const struct http_budget *budget = connection->loop->server->config.budget;
-    if (!budget || http_budget_allows(budget, connection->body.n_bytes))
+    if (http_budget_allows(connection->loop->server->config.budget, connection->body.n_bytes))
         return false;
     connection->phase = HTTP_ANSWERING;
     http_answer_refuse_budget(connection);
@@ -211,8 +210,7 @@ static bool take_body(struct http_connection *connection)
             status = 200;
     }
     strbuf_consume(in, n);
-    if (connection->loop->server->config.budget)
-        http_budget_move(connection->loop->server->config.budget, n_before, body->n_bytes);
+    http_budget_move(connection->loop->server->config.budget, n_before, body->n_bytes);
     if (!status)
         return is_over_budget(connection);
     connection->phase = HTTP_ANSWERING;

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "proto/rpc/server/listen.h"
 
-enum { BACKLOG = 1024, MAX_HOST = 256 };
+enum { BACKLOG = 1024 };
 
 static const char unix_prefix[] = "unix:";
 
@@ -87,21 +87,12 @@ static uint16_t bound_port(int fd)
 static int listen_tcp(const char *address, enum rpc_share share, int *out_fd, uint16_t *out_port,
                       struct error *err)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *infos = NULL;
-    char host[MAX_HOST];
     /* Also reports the process that holds the port, and an invalid address. */
     if (rpc_listen_probe_tcp(address, share == RPC_SHARE_BESIDE, err) != 0)
         return err->status;
-    const char *colon = strrchr(address, ':');
-    size_t n_host = (size_t)(colon - address);
-    bool bracketed = address[0] == '[';
-    snprintf(host, sizeof(host), "%.*s", (int)(n_host - (bracketed ? 2 : 0)),
-             address + (bracketed ? 1 : 0));
-    int failed = getaddrinfo(host, colon + 1, &hints, &infos);
-    if (failed != 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "address %s: %s", address,
-                         gai_strerror(failed));
+    if (!rpc_listen_resolve(address, &infos))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "the address %s is unknown", address);
     rpc_share_begin(share);
     int rc = open_first(infos, address, out_fd, err);
     rpc_share_end();
