@@ -65,7 +65,7 @@ static const struct load_setting rows[] = {
     {
         .field = "kv_tokens",
         .kind = LOAD_NUMBER,
-        .min = 1,
+        .min = KV_BLOCK_TOKENS, /* a prompt and its answer need a block */
         .max = MOST_KV_TOKENS,
         .group = "KV cache",
         .flag = "kv-tokens",

@@ -386,7 +386,7 @@ def test_what_would_go_is_told_and_a_failure_without_a_reason_has_its_code(fresh
     none = fresh.cli("unload", "tiny", "--group", "none", check=False)
     assert none.returncode == 1 and names(none.stderr, "NOT_LOADED"), none
     fresh.cli("unload", "tiny")
-    assert fresh.cli("load", "tiny", "--kv-tokens", "1", check=False).returncode == 1
+    assert fresh.cli("load", "tiny", "--tp", "8", check=False).returncode == 1  # only the worker knows the shapes
     line = next(line for line in fresh.cli("ops").stdout.splitlines() if " failed " in line)
     assert line.split()[-1] == "INVALID_ARGUMENT", line
     assert "(INVALID_ARGUMENT)" in fresh.cli("ops", "show", line.split()[0]).stdout

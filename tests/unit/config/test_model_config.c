@@ -81,6 +81,11 @@ static void test_a_message_outside_the_rows_is_refused_by_its_field(void **state
         {.config = {.has_context_length = 1, .context_length = (1 << 24) + 1},
          "config.context_length",
          STATUS_INVALID_ARGUMENT},
+        /* Symptom: fewer tokens than a block holds failed in the worker, after its start. */
+        {.config = {.has_kv_tokens = 1, .kv_tokens = 31},
+         "config.kv_tokens",
+         STATUS_INVALID_ARGUMENT},
+        {.config = {.has_kv_tokens = 1, .kv_tokens = 32}, NULL, 0},
         {.config = {.has_kv_tokens = 1, .kv_tokens = UINT64_C(4294967264)}, NULL, 0},
         {.config = {.has_kv_tokens = 1, .kv_tokens = UINT64_C(4294967265)},
          "config.kv_tokens",
