@@ -325,10 +325,12 @@
            "the server's certificate has expired or comes from an untrusted CA; give the CA with --tls-ca") \
     REASON(CONNECTION_LOST, UNAVAILABLE, OK, LATER, PROGRAM, NULL, \
            "the connection was lost: the server or a proxy closed it; try again") \
+    REASON(GRPC_PORT, UNAVAILABLE, OK, NEVER, PROGRAM, NULL, \
+           "give the HTTP address, which sluice serve prints, or leave the URL out and give this address with --server") \
     REASON(HANDSHAKE_CLOSED, UNAVAILABLE, OK, NEVER, PROGRAM, NULL, \
            "the server closed the connection; if it speaks TLS, give --tls-ca FILE or --tls") \
     REASON(HTTP1_PORT, UNAVAILABLE, OK, NEVER, PROGRAM, NULL, \
-           "that port speaks HTTP/1, perhaps the port of --metrics; give the data plane's port, which sluice serve prints") \
+           "that port speaks HTTP/1, as those of --http-listen and --metrics do; give the gRPC address, which sluice serve prints, or ask over HTTP with --url") \
     REASON(LOCKED, FAILED_PRECONDITION, OK, NEVER, PROGRAM, NULL, \
            "use the process that has the lock, or end it; sluice doctor%F names it") \
     REASON(MANAGER_RUNS, FAILED_PRECONDITION, OK, NEVER, PROGRAM, NULL, \

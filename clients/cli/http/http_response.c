@@ -170,6 +170,20 @@ static int begin_body(struct http_response *r, const struct facts *facts, struct
     return 0;
 }
 
+/* True for the first bytes of HTTP/2: a SETTINGS frame without flags. A server of gRPC sends it to
+ * each client. */
+static bool is_http2(const struct strbuf *head)
+{
+    const unsigned char *bytes = (const unsigned char *)head->data;
+    return head->n_bytes >= 5 && bytes[0] == 0 && bytes[3] == 4 && bytes[4] == 0;
+}
+
+static int refuse_grpc(struct error *err)
+{
+    error_set(err, STATUS_UNAVAILABLE, "the server's port speaks gRPC over HTTP/2");
+    return error_reason(err, REASON_GRPC_PORT);
+}
+
 /* Takes bytes of the head. *out_used may stop before the end, at the body's first byte. */
 static int feed_head(struct http_response *r, const char *bytes, size_t n_bytes, size_t *out_used,
                      struct error *err)
@@ -180,6 +194,8 @@ static int feed_head(struct http_response *r, const char *bytes, size_t n_bytes,
         HTTP_RESPONSE_HEAD_BYTES - before < n_bytes ? HTTP_RESPONSE_HEAD_BYTES - before : n_bytes;
     if (!strbuf_add(&r->head, bytes, n))
         return error_no_memory(err);
+    if (is_http2(&r->head))
+        return refuse_grpc(err);
     /* Another protocol would leave the client waiting for the end of a head. */
     if (r->head.n_bytes >= 5 && memcmp(r->head.data, "HTTP/", 5) != 0 && r->head.data[0] != '\r')
         return broken("the server does not speak HTTP/1.1", err);

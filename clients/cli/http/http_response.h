@@ -45,7 +45,7 @@ void http_response_reset(struct http_response *response);
 
 /* Reads bytes up to the end of the response, and appends the body's bytes to `body`. *out_used is
  * the number of bytes that belong to the response. DATA_LOSS for broken framing, with the rule;
- * RESOURCE_EXHAUSTED for a head or a body above its limit. */
+ * RESOURCE_EXHAUSTED for a head or a body above its limit; UNAVAILABLE (GRPC_PORT) for HTTP/2. */
 int http_response_feed(struct http_response *response, const char *bytes, size_t n_bytes,
                        size_t *out_used, struct strbuf *body, struct error *err);
 

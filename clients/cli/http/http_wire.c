@@ -385,7 +385,8 @@ static void on_closed(struct http_wire *wire, enum io result)
 {
     struct error err = {0};
     if (!wire->has_bytes) {
-        lose(wire, "the server closed the connection without a response");
+        lose(wire, "the server closed the connection without a response, as a port of gRPC does; "
+                   "check that the address is one of HTTP");
         return;
     }
     /* Without a length, only an orderly end shows that the response is whole. */

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/text/json_cursor.h"
 
-enum { MAX_KEY = 256, ARENA_BYTES = 1 << 20, CODE_BYTES = 64 };
+enum { MAX_LINE = 200, MAX_KEY = 256, ARENA_BYTES = 1 << 20, CODE_BYTES = 64 };
 
 /* The server's description of an error. */
 struct said {
@@ -151,6 +151,17 @@ static void fill(int status, const struct said *said, struct error *err)
         error_reason(err, reason);
 }
 
+/* A server without OpenAI's API may give a line of text. A page of HTML would only confuse. */
+static void describe_other(unsigned http_status, const char *body, size_t n_bytes, struct said *out)
+{
+    int n = 0;
+    while ((size_t)n < n_bytes && n < MAX_LINE && body[n] >= 0x20 && body[n] < 0x7F)
+        n++;
+    bool is_line = n > 0 && body[0] != '<' && body[0] != '{' && body[0] != '[';
+    snprintf(out->message, sizeof(out->message), "HTTP status %u%s%.*s", http_status,
+             is_line ? ": " : "", is_line ? n : 0, body);
+}
+
 void openai_error_of_response(unsigned http_status, const char *location, const char *body,
                               size_t n_bytes, struct error *err)
 {
@@ -168,7 +179,7 @@ void openai_error_of_response(unsigned http_status, const char *location, const 
                    read_value(&cursor, &arena, &said, err) == 0;
     arena_fini(&arena);
     if (!is_json || !said.message[0])
-        snprintf(said.message, sizeof(said.message), "HTTP status %u", http_status);
+        describe_other(http_status, body, n_bytes, &said);
     fill(status_of(http_status), &said, err);
 }
 

@@ -116,7 +116,8 @@ static bool advice(const struct cli *cli, const struct error *err, struct strbuf
     const char *next = reason_facts(err->reason)->next;
     if (cli->advice[0])
         return strbuf_add_str(out, cli->advice);
-    if (cli_uses_url(cli) && reason_facts(err->reason)->area != REASON_OF_ACCESS)
+    if (cli_uses_url(cli) && reason_facts(err->reason)->area != REASON_OF_ACCESS &&
+        err->reason != REASON_GRPC_PORT)
         return false; /* the server may be no Sluice, and its manager is not known */
     if (strcmp(cli->command->name, "serve") == 0 &&
         reason_facts(err->reason)->area != REASON_OF_FILE)

@@ -14,6 +14,7 @@ enum reason rpc_client_connection_reason(const struct error *err)
     } rows[] = {
         {"http1.x server", REASON_HTTP1_PORT},
         {"Failed parsing HTTP/2", REASON_HTTP1_PORT},
+        {"no application protocol", REASON_HTTP1_PORT}, /* TLS without HTTP/2 */
         {"WRONG_VERSION_NUMBER", REASON_PEER_WITHOUT_TLS},
         {"wrong version number", REASON_PEER_WITHOUT_TLS},
         {"certificate verify failed", REASON_CERTIFICATE_UNTRUSTED},

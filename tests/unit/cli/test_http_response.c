@@ -11,6 +11,7 @@
 /* The outcome of a response. */
 struct outcome {
     int rc;
+    enum reason reason; /* if rc is a failure */
     unsigned status;
     bool keeps_open, is_over;
     size_t n_used;
@@ -33,6 +34,7 @@ static struct outcome read_in_steps(const char *text, size_t n, size_t step, boo
     }
     if (!out.rc && closes)
         out.rc = http_response_close(&response, &err);
+    out.reason = out.rc ? err.reason : REASON_NONE;
     out.status = response.status;
     out.keeps_open = response.keeps_open;
     out.is_over = response.state == HTTP_RESPONSE_OVER;
@@ -164,6 +166,19 @@ static void test_broken_framing_is_refused_at_every_split(void **state)
     assert_int_equal(read_in_steps(nul, sizeof(nul) - 1, 1000, false).rc, STATUS_DATA_LOSS);
 }
 
+/* Symptom: a URL with the port of gRPC gave "does not speak HTTP/1.1", and no word of gRPC. */
+static void test_the_first_frame_of_grpc_is_known_at_every_split(void **state)
+{
+    static const char settings[] = "\0\0\x1e\x04\0\0\0\0\0\0\x03\x7f\xff\xff\xff";
+    (void)state;
+    for (size_t step = 1; step < sizeof(settings); step++) {
+        struct outcome out = read_in_steps(settings, sizeof(settings) - 1, step, false);
+        assert_int_equal(out.rc, STATUS_UNAVAILABLE);
+        assert_int_equal(out.reason, REASON_GRPC_PORT);
+    }
+    assert_int_equal(read_in_steps(settings, 4, 4, true).rc, STATUS_DATA_LOSS);
+}
+
 static void test_a_response_that_is_cut_is_an_error(void **state)
 {
     static const char *const rows[] = {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
@@ -241,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_a_body_without_length_ends_with_the_connection),
         cmocka_unit_test(test_a_redirect_names_its_target),
         cmocka_unit_test(test_broken_framing_is_refused_at_every_split),
+        cmocka_unit_test(test_the_first_frame_of_grpc_is_known_at_every_split),
         cmocka_unit_test(test_a_response_that_is_cut_is_an_error),
         cmocka_unit_test(test_endless_heads_are_bounded),
         cmocka_unit_test(test_a_body_above_its_limit_is_refused),

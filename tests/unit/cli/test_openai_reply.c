@@ -133,6 +133,8 @@ static void test_a_refusal_becomes_a_status(void **state)
         {401, "{\"error\":{\"message\":\"k\",\"code\":\"api_key_missing\"}}",
          STATUS_UNAUTHENTICATED, REASON_API_KEY_MISSING, "", "k"},
         {404, "{\"detail\":\"Not Found\"}", STATUS_NOT_FOUND, REASON_NONE, "", "Not Found"},
+        /* Symptom: the port of --metrics refused the path in plain text, and the error had none. */
+        {404, "404 nothing at /v1\n", STATUS_NOT_FOUND, REASON_NONE, "", "nothing at /v1"},
         {422, "{\"detail\":[{\"msg\":\"m\"}]}", STATUS_INVALID_ARGUMENT, REASON_NONE, "", "422"},
         {429, "", STATUS_RESOURCE_EXHAUSTED, REASON_NONE, "", "429"},
         {500, "<html>oops</html>", STATUS_INTERNAL, REASON_NONE, "", "500"},

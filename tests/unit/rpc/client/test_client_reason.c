@@ -21,6 +21,9 @@ static void test_reason_when_a_server_is_missed_then_as_grpc_says(void **state)
         {"UNKNOWN: ipv4:127.0.0.1:1: Trying to connect an http1.x server", REASON_HTTP1_PORT},
         /* A web server of Python was taken for a missing server. */
         {"UNAVAILABLE: ipv4:127.0.0.1:1: Failed parsing HTTP/2", REASON_HTTP1_PORT},
+        /* The HTTP port of a server with TLS was taken for a missing server. */
+        {"Ssl handshake failed: error:0A000460:SSL routines::tlsv1 alert no application protocol",
+         REASON_HTTP1_PORT},
         {"Ssl handshake failed: error:0A00010B:SSL routines::wrong version number",
          REASON_PEER_WITHOUT_TLS},
         {"Ssl handshake failed: SSL routines::certificate verify failed",
