@@ -142,7 +142,8 @@ static bool make_exchange(struct http_connection *connection)
     atomic_fetch_add(&connection->loop->server->n_live, 1);
     if (!exchange->request || !exchange->memory)
         return false;
-    memcpy(exchange->memory, connection->in.data, n);
+    if (n)
+        memcpy(exchange->memory, connection->in.data, n);
     exchange->memory[n] = '\0';
     strbuf_consume(&connection->in, n);
     connection->n_scanned = 0;
@@ -375,12 +376,28 @@ static void refuse_handshake(struct http_connection *connection)
     enter(connection, HTTP_LINGERS);
 }
 
+/* A client without TLS gets an answer that it can read, and its connection is closed. */
+static void refuse_plain(struct http_connection *connection)
+{
+    SSL_free(connection->ssl);
+    connection->ssl = NULL;
+    enter(connection, HTTP_ANSWERING);
+    if (!make_exchange(connection)) {
+        die(connection);
+        return;
+    }
+    http_answer_refuse(connection, 400, "this port speaks TLS: use https:// in place of http://");
+    progress(connection);
+}
+
 /* True if the handshake is complete. */
 static bool shake_hands(struct http_connection *connection)
 {
     enum http_io result = http_io_shake(connection);
     if (result == HTTP_IO_DONE)
         enter(connection, HTTP_IDLE);
+    else if (result == HTTP_IO_PLAIN)
+        refuse_plain(connection);
     else if (result == HTTP_IO_FAILED)
         refuse_handshake(connection);
     else if (result == HTTP_IO_ENDED)

@@ -63,7 +63,11 @@ enum http_io http_io_transmit(struct http_connection *connection, size_t *out_n)
 enum http_io http_io_shake(struct http_connection *connection)
 {
     int rc = SSL_accept(connection->ssl);
-    return rc == 1 ? HTTP_IO_DONE : ssl_result(connection, rc);
+    if (rc == 1)
+        return HTTP_IO_DONE;
+    bool is_plain = ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST;
+    enum http_io result = ssl_result(connection, rc);
+    return is_plain ? HTTP_IO_PLAIN : result;
 }
 
 static int seconds(uint32_t ms)

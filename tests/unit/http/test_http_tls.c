@@ -271,6 +271,31 @@ static void test_new_files_serve_new_connections(void **state)
     stop(&f);
 }
 
+/* Symptom: curl with http:// at a port with TLS said "connection reset", and nothing of TLS. */
+static void test_a_client_without_tls_gets_an_answer(void **state)
+{
+    static const char request[] =
+        "GET /x HTTP/1.1\r\nHost: x\r\n\r\nGET /x HTTP/1.1\r\nHost: x\r\n\r\n";
+    struct fixture f;
+    char text[1024] = "";
+    size_t n_text = 0;
+    ssize_t n;
+    (void)state;
+    make_pair("one");
+    start(&f, NULL);
+    int fd = dial(&f);
+    assert_true(send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) == sizeof(request) - 1);
+    while ((n = recv(fd, text + n_text, sizeof(text) - 1 - n_text, 0)) > 0)
+        n_text += (size_t)n;
+    assert_int_equal(n, 0); /* an orderly end */
+    assert_int_equal(strncmp(text, "HTTP/1.1 400 ", 13), 0);
+    assert_non_null(strstr(text, "https://"));
+    assert_null(strstr(text, "hello"));
+    assert_null(strstr(text + 1, "HTTP/1.1 "));
+    close(fd);
+    stop(&f);
+}
+
 /* Neither plain text nor silence holds a connection, and others are served meanwhile. */
 static void test_a_handshake_that_never_comes_is_ended(void **state)
 {
@@ -280,7 +305,7 @@ static void test_a_handshake_that_never_comes_is_ended(void **state)
     make_pair("one");
     start(&f, NULL);
     int silent = dial(&f), plain = dial(&f);
-    assert_true(send(plain, "GET /x HTTP/1.1\r\n\r\n", 19, MSG_NOSIGNAL) == 19);
+    assert_true(send(plain, "SSH-2.0-OpenSSH_9.2\r\n", 21, MSG_NOSIGNAL) == 21);
     assert_true(fetch(&f, "/x", false, NULL, NULL) > 0);
     while (recv(plain, &byte, 1, 0) > 0)
         continue; /* an alert */
@@ -462,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_client_can_read_the_alert),
         cmocka_unit_test(test_a_session_is_resumed),
         cmocka_unit_test(test_new_files_serve_new_connections),
+        cmocka_unit_test(test_a_client_without_tls_gets_an_answer),
         cmocka_unit_test(test_a_handshake_that_never_comes_is_ended),
         cmocka_unit_test(test_a_read_returns_after_a_record_without_data),
         cmocka_unit_test(test_an_idle_stream_holds_little),
