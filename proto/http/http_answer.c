@@ -9,7 +9,8 @@
 #include "proto/http/http_private.h"
 #include "proto/http/http_tls.h"
 
-enum { MAX_NAMED_PATH = 200 }; /* bytes of a path in a refusal */
+/* MAX_NAMED_PATH: bytes of a path in a refusal. MAX_METHODS: room for a list of methods. */
+enum { MAX_NAMED_PATH = 200, MAX_METHODS = 32 };
 
 static const char plain_text[] = "text/plain; charset=utf-8";
 
@@ -176,12 +177,18 @@ void http_answer_refuse_budget(struct http_connection *connection)
     http_answer_refuse(connection, 503, "too many large bodies are on their way; try again later");
 }
 
-/* Adds "Allow: GET, HEAD, OPTIONS". */
+/* Writes "GET, HEAD, OPTIONS". */
+static void write_methods(unsigned methods, char out[MAX_METHODS])
+{
+    snprintf(out, MAX_METHODS, "%s%s%sOPTIONS", methods & HTTP_GET ? "GET, " : "",
+             methods & HTTP_HEAD ? "HEAD, " : "", methods & HTTP_POST ? "POST, " : "");
+}
+
 static void add_allow(struct http_exchange *exchange, unsigned methods)
 {
-    char line[64];
-    snprintf(line, sizeof(line), "Allow: %s%s%sOPTIONS", methods & HTTP_GET ? "GET, " : "",
-             methods & HTTP_HEAD ? "HEAD, " : "", methods & HTTP_POST ? "POST, " : "");
+    char names[MAX_METHODS], line[MAX_METHODS + 16];
+    write_methods(methods, names);
+    snprintf(line, sizeof(line), "Allow: %s", names);
     http_exchange_add_header(exchange, line);
 }
 
@@ -226,6 +233,15 @@ static void refuse_path(struct http_connection *connection, const char *path)
     http_answer_refuse(connection, 404, why);
 }
 
+static void refuse_method(struct http_connection *connection, unsigned allowed)
+{
+    char names[MAX_METHODS], why[MAX_METHODS + 64];
+    write_methods(allowed, names);
+    snprintf(why, sizeof(why), "the path does not take this method; it takes %s", names);
+    add_allow(connection->exchange, allowed);
+    http_answer_refuse(connection, 405, why);
+}
+
 bool http_answer_head(struct http_connection *connection)
 {
     const struct http_server_config *config = &connection->loop->server->config;
@@ -252,8 +268,7 @@ bool http_answer_head(struct http_connection *connection)
         return true;
     }
     if (!(allowed & (unsigned)head->method)) {
-        add_allow(exchange, allowed);
-        http_answer_refuse(connection, 405, "the path does not take this method");
+        refuse_method(connection, allowed);
         return true;
     }
     return refuse_body(connection, head);

@@ -34,6 +34,7 @@ int gateway_http_start(struct gateway *gateway, struct error *err)
                                             .is_strict = c->http_strict};
     struct http_front *front;
     struct http_front_config config = {.listen = c->http_listen,
+                                       .grpc = c->listen,
                                        .origins = c->http_origins ? c->http_origins : "",
                                        .access = gateway->access,
                                        .metrics_are_open = c->http_open_metrics,

@@ -581,7 +581,9 @@ static int check_control(struct access *access, const struct rpc_call *call,
 {
     if (role_may(identity->role, ROLE_OPERATOR))
         return 0;
-    error_set(err, STATUS_PERMISSION_DENIED, "%s needs the role operator; %s has %s",
+    error_set(err, STATUS_PERMISSION_DENIED,
+              "%s needs the role operator; %s has %s; give an API key of that role, or call on the "
+              "server's unix socket as the server's user",
               rpc_call_method(call) + 1, identity->tenant[0] ? identity->tenant : API_KEY_ANONYMOUS,
               role_name(identity->role));
     return refuse_as(access, STATUS_PERMISSION_DENIED, ACCESS_ROLE_REQUIRED, err);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "proto/http/http_budget.h"
 #include "proto/http/http_origin.h"
@@ -23,8 +24,10 @@ enum { MAX_REQUEST_ID = 128, MAX_LINE = 512, RETRY_MS = 1000 };
 /* An address of --http-listen, with its server. */
 struct listener {
     struct http_front *front;
+    const char *address;
     struct http_server *server; /* NULL: closed; under the front's lock */
-    bool is_local; /* a loopback address: only names of this machine lead here honestly */
+    bool is_local;          /* a loopback address: only names of this machine lead here honestly */
+    atomic_bool has_warned; /* the log names a client of HTTP/2 once */
 };
 
 struct http_front {
@@ -164,11 +167,30 @@ static void write_refusal(const struct http_front *front, const struct http_exch
     reply->status = status;
 }
 
+/* A client of gRPC shows no body of HTTP/1.1 to its user, so the log names the address too. */
+static void name_grpc(struct listener *listener, char out_why[MAX_LINE])
+{
+    const char *grpc = listener->front->config.grpc;
+    snprintf(out_why, MAX_LINE, "this port speaks HTTP/1.1; the address of gRPC is %.300s", grpc);
+    if (!atomic_exchange(&listener->has_warned, true))
+        log_warn(LOG_EVENT("client of HTTP/2 at a port of HTTP/1.1"),
+                 LOG_STR("http_listen", listener->address), LOG_STR("grpc", grpc));
+}
+
+/* Adds to a refusal by HTTP's own rules what the client may have meant. */
 static void on_refusal(void *arg, const struct http_exchange *exchange, unsigned status,
                        const char *why, char *out_headers, struct http_reply *reply)
 {
-    const struct listener *listener = arg;
-    write_refusal(listener->front, exchange, status, why, out_headers, reply);
+    struct listener *listener = arg;
+    const char *grpc = listener->front->config.grpc;
+    char text[MAX_LINE];
+    snprintf(text, sizeof(text), "%.400s", why);
+    if (status == 505 && grpc && grpc[0])
+        name_grpc(listener, text);
+    else if (status == 404) /* base URLs often lack /v1 */
+        snprintf(text, sizeof(text), "%.400s; OpenAI's paths begin with /v1, KServe's with /v2",
+                 why);
+    write_refusal(listener->front, exchange, status, text, out_headers, reply);
 }
 
 static bool refuse(const struct listener *listener, struct http_exchange *exchange, unsigned status,
@@ -348,6 +370,7 @@ static int listen_on(struct http_front *front, const char *address, struct error
     struct listener *listener = &front->listeners[front->n_listeners];
     struct http_server_config config;
     listener->front = front;
+    listener->address = address;
     bool is_unix = strncmp(address, "unix:", 5) == 0;
     listener->is_local = !is_unix && rpc_listen_is_loopback(address);
     http_server_config_init(&config);

@@ -21,6 +21,7 @@ struct http_front;
 
 struct http_front_config {
     const char *listen;  /* addresses between commas; see http_server.h */
+    const char *grpc;    /* addresses of gRPC, for clients that come to the wrong port */
     const char *origins; /* further origins of web pages, between commas; "*": all */
     struct access *access;
     bool metrics_are_open; /* /metrics needs no key */

@@ -188,3 +188,13 @@ void kserve_http_generate_stream(void *arg, struct http_exchange *http)
 {
     answer(arg, http, true);
 }
+
+void kserve_http_infer(void *arg, struct http_exchange *http)
+{
+    struct error err;
+    (void)arg;
+    error_clear(&err);
+    error_set(&err, STATUS_UNIMPLEMENTED,
+              "tensors over HTTP are not built; use ModelInfer over gRPC, or POST .../generate");
+    kserve_http_refuse(http, 0, &err);
+}

@@ -18,6 +18,8 @@ struct kserve_http {
 
 /* POST /v2/models/{}/generate and /generate_stream, also below /versions/{}. */
 http_handler_fn kserve_http_generate, kserve_http_generate_stream;
+/* POST .../infer: refuses, and names what is built. */
+http_handler_fn kserve_http_infer;
 
 /* kserve_http_models.c: GET /v2, /v2/models/{} and /v2/models/{}/ready, the last two also below
  * /versions/{}. */

@@ -256,7 +256,7 @@ def test_generate_tells_reason_tokens_and_logprobs(tgi):
 @pytest.mark.parametrize("path,body,status", [
     ("smol/generate", {}, 400), ("smol/generate", {"text_input": "x", "temperature": -1}, 400),
     ("smol/generate", {"text_input": "x", "stream": True}, 400), ("smol/generate_stream", {"text_input": "x", "max_tokens": 0}, 400),
-    ("none/generate", {"text_input": "x"}, 404), ("smol/versions/7/generate_stream", {"text_input": "x"}, 404),
+    ("smol/infer", {"inputs": []}, 400), ("smol/versions/1/infer", {"inputs": []}, 400), ("none/generate", {"text_input": "x"}, 404), ("smol/versions/7/generate_stream", {"text_input": "x"}, 404),
 ])
 def test_generate_refuses_with_a_text(tgi, path, body, status):
     answer = post(tgi, f"/v2/models/{path}", body)

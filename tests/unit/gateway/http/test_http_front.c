@@ -86,6 +86,7 @@ static void start(const char *listen, const char *origins, bool with_keys)
     counters_init(&f.counters);
     const struct http_front_config config = {
         .listen = text,
+        .grpc = "127.0.0.1:18001",
         .origins = origins,
         .access = f.access,
         .limits = &f.limits,
@@ -117,16 +118,13 @@ static int dial(void)
     return fd;
 }
 
-/* Sends a request with further header lines, and reads the answer up to its end. */
-static unsigned ask_on(int fd, const char *line, const char *headers, struct strbuf *out)
+/* Sends bytes, and reads the answer up to its end. */
+static unsigned ask_raw(int fd, const char *text, struct strbuf *out)
 {
-    struct strbuf text = {0};
     struct pollfd ready = {.fd = fd, .events = POLLIN};
     char bytes[4096];
     ssize_t n = 1;
-    strbuf_printf(&text, "%s HTTP/1.1\r\nConnection: close\r\n%s\r\n", line, headers);
-    assert_int_equal(send(fd, text.data, text.n_bytes, MSG_NOSIGNAL), text.n_bytes);
-    strbuf_fini(&text);
+    assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
     strbuf_clear(out);
     while (n > 0 && poll(&ready, 1, WAIT_MS) > 0) {
         n = recv(fd, bytes, sizeof(bytes), 0);
@@ -135,6 +133,16 @@ static unsigned ask_on(int fd, const char *line, const char *headers, struct str
     }
     close(fd);
     return (unsigned)strtoul(strbuf_str(out) + strlen("HTTP/1.1 "), NULL, 10);
+}
+
+/* Sends a request with further header lines, and reads the answer up to its end. */
+static unsigned ask_on(int fd, const char *line, const char *headers, struct strbuf *out)
+{
+    struct strbuf text = {0};
+    strbuf_printf(&text, "%s HTTP/1.1\r\nConnection: close\r\n%s\r\n", line, headers);
+    unsigned status = ask_raw(fd, strbuf_str(&text), out);
+    strbuf_fini(&text);
+    return status;
 }
 
 static unsigned ask(const char *line, const char *headers, struct strbuf *out)
@@ -478,7 +486,8 @@ static void test_each_api_words_the_refusals_of_http(void **state)
         {"DELETE /v2/models/m/generate", "", 405, kserve},
         {"GET /v1/nothing", "", 404, openai},
         {"GET /v2/nothing", "", 404, kserve},
-        {"GET /v2/models/m/infer", "", 404, kserve},
+        {"GET /v2/models/m/infer", "", 405, kserve},
+        {"GET /v2/models/m/nothing", "", 404, kserve},
         {"GET /info/x", "", 404, "\",\"error_type\":\""},
         {"GET /v2x", "", 404, openai},
         {"GET //x", "", 404, openai},
@@ -579,6 +588,18 @@ static void test_limits_are_those_of_the_table(void **state)
     stop();
 }
 
+/* Symptom: a gRPC client at the HTTP port left no sign of the port that it should have. */
+static void test_a_client_of_grpc_is_told_the_address_of_grpc(void **state)
+{
+    struct strbuf answer = {0};
+    (void)state;
+    start("127.0.0.1:0", "", false);
+    assert_int_equal(ask_raw(dial(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &answer), 505);
+    assert_non_null(strstr(strbuf_str(&answer), "127.0.0.1:18001"));
+    strbuf_fini(&answer);
+    stop();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -596,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_each_api_words_the_refusals_of_http),
         cmocka_unit_test(test_the_budget_of_bodies_is_that_of_the_table),
         cmocka_unit_test(test_limits_are_those_of_the_table),
+        cmocka_unit_test(test_a_client_of_grpc_is_told_the_address_of_grpc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
