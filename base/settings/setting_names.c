@@ -193,6 +193,7 @@ static const struct name names[] = {
     {"sticky", CLI},
     {"stop", WORKER | CLI},
     {"stop-workers-on-exit", MANAGER},
+    {"suffix", CLI},
     {"system", WORKER | CLI},
     {"takeover", SERVER},
     {"takeover-timeout", SERVER},

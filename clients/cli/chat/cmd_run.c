@@ -68,6 +68,12 @@ static bool can_chat(struct cli *cli, const char *model)
     return chat;
 }
 
+/* A gap lies in a text. A chat template would put the prompt into a message. */
+static bool is_raw(const struct cli_settings *s)
+{
+    return s->raw || s->suffix[0];
+}
+
 /* Says why an answer ends in the middle of a sentence. */
 static void print_cut(const struct cli_settings *s, bool by_flag, const struct answer *answer)
 {
@@ -97,7 +103,8 @@ static int stream_answer(struct cli *cli, struct rpc_client *client, const char 
     r.request = (Sluice__V1__GenerateRequest)SLUICE__V1__GENERATE_REQUEST__INIT;
     r.request.model = (char *)(uintptr_t)model;
     r.request.version = (char *)(uintptr_t)s->version;
-    fill_prompt(s, !s->raw && can_chat(cli, model), (char *)(uintptr_t)prompt, &r);
+    r.request.suffix = (char *)(uintptr_t)s->suffix;
+    fill_prompt(s, !is_raw(s) && can_chat(cli, model), (char *)(uintptr_t)prompt, &r);
     sampling_fill(cli, &r.parts, &r.request);
     answer_init(&answer);
     int rc = answer_run(cli, client, &r.request, &answer, err);
@@ -120,7 +127,7 @@ static int stream_remote(struct cli *cli, const char *model, const char *prompt,
         return rc;
     answer_init(&answer);
     r.request = (Sluice__V1__GenerateRequest)SLUICE__V1__GENERATE_REQUEST__INIT;
-    if (cli->settings.raw) {
+    if (is_raw(&cli->settings)) {
         rc = remote_complete(remote, prompt, &answer, err);
     } else {
         fill_prompt(&cli->settings, true, (char *)(uintptr_t)prompt, &r);
@@ -203,12 +210,36 @@ static int run_by_rpc(struct cli *cli, struct strbuf *typed, struct error *err)
     return rc ? rc : stream_answer(cli, client, model, prompt, err);
 }
 
+/* Refuses options that would have no effect. */
+static int check_suffix(const struct cli *cli, struct error *err)
+{
+    static const char *const of_chats[] = {"system", "template"};
+    if (!cli_given(cli, "suffix"))
+        return 0;
+    if (!cli->settings.suffix[0]) {
+        error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "--suffix: the text is empty; leave out --suffix for an answer behind the prompt");
+        return cli_usage(err);
+    }
+    for (size_t i = 0; i < CLI_N(of_chats); i++)
+        if (cli_given(cli, of_chats[i])) {
+            error_set(err, STATUS_INVALID_ARGUMENT,
+                      "--%s: belongs to a chat; leave out --%s beside --suffix", of_chats[i],
+                      of_chats[i]);
+            return cli_usage(err);
+        }
+    return 0;
+}
+
 static int run_run(struct cli *cli)
 {
     struct error err;
     struct strbuf typed;
     strbuf_init(&typed, CLI_TEXT_MAX_BYTES);
-    int rc = cli_uses_url(cli) ? run_by_url(cli, &typed, &err) : run_by_rpc(cli, &typed, &err);
+    int rc = check_suffix(cli, &err);
+    if (!rc)
+        rc = cli_uses_url(cli) ? run_by_url(cli, &typed, &err) : run_by_rpc(cli, &typed, &err);
     strbuf_fini(&typed);
     return rc ? cli_fail(cli, &err) : 0;
 }
@@ -216,6 +247,8 @@ static int run_run(struct cli *cli)
 static const struct option_spec run_specs[] = {
     {"raw", 0, OPTION_BOOL, CLI_OPTION(raw), "false", NULL,
      "send the prompt unchanged, without the chat template", 0, 0},
+    {"suffix", 0, OPTION_STRING, CLI_OPTION(suffix), "", "TEXT",
+     "text behind a gap that the answer fills, with PROMPT before the gap; implies --raw", 0, 0},
     {"url", 0, OPTION_STRING, CLI_OPTION(url), "", "URL",
      "ask the OpenAI server at http(s)://HOST:PORT[/v1] instead of a Sluice over gRPC", 0, 0},
 };
@@ -225,6 +258,8 @@ static const struct manual_example run_examples[] = {
      "--stats",
      NULL},
     {"sluice run smol \"def fib(n):\" --raw --stop $'\\n\\n'", NULL},
+    {"sluice run coder $'def add(a, b):\\n    return ' --suffix $'\\n\\nprint(add(1, 2))'",
+     "fill a gap, with a model that has fill-in-the-middle tokens"},
     {"sluice run smol hello --json | jq -j '.tokens.text // empty'", NULL},
     {"sluice run --url http://127.0.0.1:8000 \"Why is the sky blue?\"",
      "the only model of an OpenAI server"},
@@ -241,7 +276,8 @@ const struct cli_command cmd_run = {
         "end. The reasoning of a model goes to stderr, and the answer to stdout.\n\nWith "
         "--url the command speaks OpenAI's API over HTTP with any server that has this API. MODEL "
         "is a name of that server, and may be left out where the server lists a single model. The "
-        "prompt goes to /chat/completions, with --raw to /completions. Options without a field in "
+        "prompt goes to /chat/completions, with --raw or --suffix to /completions. Options without "
+        "a field in "
         "OpenAI's API are refused. Redirects are not followed, and no proxy is used. "
         "With --json each event of the server is a line.",
     .examples = run_examples,

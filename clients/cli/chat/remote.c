@@ -263,6 +263,10 @@ int remote_complete(struct remote *remote, const char *prompt, struct answer *an
     open_body(remote, &body);
     strbuf_add_char(&body, ',');
     add_text(&body, "prompt", prompt);
+    if (remote->cli->settings.suffix[0]) {
+        strbuf_add_char(&body, ',');
+        add_text(&body, "suffix", remote->cli->settings.suffix);
+    }
     rc = run_request(remote, "/completions", &body, answer, err);
     strbuf_fini(&body);
     return rc;

@@ -46,7 +46,8 @@ struct cli_settings {
     double temperature, top_p, min_p, typical_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
     bool raw, stats, ignore_eos, no_history;
-    const char *url; /* an OpenAI server; also --http of bench serve */
+    const char *suffix; /* run: the text behind a gap */
+    const char *url;    /* an OpenAI server; also --http of bench serve */
     /* tokenize */
     bool chat, pieces, detokenize, special, no_bos;
     /* events, ops */

@@ -211,6 +211,17 @@ def test_the_request_has_the_options_that_exist(foreign):
         "messages": [{"role": "system", "content": "be\nbrief"}, {"role": "user", "content": "hi"}]}
     done("run", "--url", foreign, "one", "-", "--raw", stdin="from stdin\n")
     assert Foreign.seen["path"] == "/v1/completions" and Foreign.seen["body"]["prompt"] == "from stdin"
+    assert "suffix" not in Foreign.seen["body"]
+
+
+def test_a_suffix_goes_to_completions(foreign):
+    """Symptom: the API fills gaps, and the command line could not ask for that."""
+    done("run", "--url", foreign, "one", "def f(", "--suffix", "): pass\n")
+    body = Foreign.seen["body"]
+    assert Foreign.seen["path"] == "/v1/completions" and (body["prompt"], body["suffix"]) == ("def f(", "): pass\n")
+    for option in (("--suffix", ""), ("--suffix", "x", "--system", "y"), ("--suffix", "x", "--template", "y")):
+        error, code = failed("run", "--url", foreign, "one", "hi", *option)
+        assert code == 2 and error["reason"] == "USAGE" and names(error["message"], option[-2])
 
 
 @pytest.mark.parametrize("option", [("--min-tokens", 1), ("--top-k", 1), ("--min-p", 0.1), ("--typical-p", 0.5), ("--ignore-eos",),
@@ -328,6 +339,15 @@ def test_run_and_chat_give_what_they_give_over_grpc(web):
     assert events[-1]["usage"]["completion_tokens"] == 5
     error, code = failed("run", "absent", "hi", "--url", web.url)
     assert code == 1 and error["code"] == "NOT_FOUND" and error["reason"] == "MODEL_NOT_FOUND"
+
+
+def test_the_port_of_the_other_protocol_is_named(web):
+    """Symptom: the errors spoke of a broken response and of the port of --metrics."""
+    error, code = failed("run", "smol", "hi", "--url", f"http://{web.address}")
+    # a server that closes before its first frame gives no sign of gRPC
+    assert code == 1 and error["reason"] in ("GRPC_PORT", "CONNECTION_LOST"), error
+    error, code = failed("run", "smol", "hi", "--server", web.url[7:])
+    assert code == 1 and error["reason"] == "HTTP1_PORT", error
 
 
 def test_serve_prints_the_url_and_a_curl_line_that_works(web):

@@ -108,6 +108,17 @@ def test_the_fingerprint_names_weights_and_arithmetic(filler):
             assert answer.prompt_info.fingerprint == marks[name][0]
 
 
+def test_the_command_line_fills_gaps(filler):
+    """Symptom: `sluice run` had no --suffix."""
+    answer = fill(filler, "def f(", "): pass", max_tokens=12, temperature=0, ignore_eos=True)
+    options = ("def f(", "--suffix", "): pass", "-n", "12", "--json")
+    events = [json.loads(line) for line in filler.cli("run", "filler", *options, "--ignore-eos", "-t", "0").stdout.splitlines()]
+    ids = [i for event in events for i in event.get("tokens", {}).get("ids", [])]
+    assert ids == list(answer.choices[0].ids)
+    refused = filler.cli("run", "plain", *options, check=False)
+    assert refused.returncode == 1 and json.loads(refused.stderr)["error"]["field"] == "suffix"
+
+
 def test_openai_fills_gaps_as_grpc_does(filler):
     answer = fill(filler, "def f(", "): pass", max_tokens=12, temperature=0, ignore_eos=True)
     body = {"model": "filler", "prompt": "def f(", "suffix": "): pass", "max_tokens": 12, "temperature": 0, "ignore_eos": True,
