@@ -312,11 +312,9 @@ static int run_serve(struct cli *cli)
 
 static const struct option_spec serve_specs[] = {
     {"listen", 'l', OPTION_STRING, CLI_OPTION(listen), "127.0.0.1:8001", "ADDR:PORT",
-     "address of the data plane", 0, 0},
+     "address of the data plane (gRPC)", 0, 0},
     {"http-listen", 0, OPTION_STRING, CLI_OPTION(http_listen), "127.0.0.1:8000", "ADDR:PORT",
-     "addresses of HTTP, separated by commas; also unix:PATH; empty: off. If port 8000 is in use "
-     "and you do not give this option, serve takes a port from 8005 on",
-     0, 0},
+     "addresses of HTTP, also unix:PATH, between commas; empty: off", 0, 0},
     {"http-origins", 0, OPTION_STRING, CLI_OPTION(http_origins), "", "ORIGINS",
      "sites whose pages may use HTTP, between commas, beside those of this machine; *: all", 0, 0},
     {"http-strict", 0, OPTION_BOOL, CLI_OPTION(http_strict), "false", NULL,
