@@ -36,6 +36,8 @@ static bool grow(struct strbuf *buf, size_t extra)
     size_t capacity = buf->capacity ? buf->capacity * 2 : 64;
     if (capacity < need)
         capacity = need;
+    if (buf->limit && capacity > buf->limit)
+        capacity = buf->limit + 1;
     char *data = realloc(buf->data, capacity);
     if (!data) {
         buf->failed = true;
@@ -48,7 +50,8 @@ static bool grow(struct strbuf *buf, size_t extra)
 
 bool strbuf_add(struct strbuf *buf, const void *bytes, size_t n_bytes)
 {
-    if (!grow(buf, n_bytes))
+    bool fits = !buf->failed && n_bytes < buf->capacity - buf->n_bytes;
+    if (!fits && !grow(buf, n_bytes))
         return false;
     if (n_bytes)
         memcpy(buf->data + buf->n_bytes, bytes, n_bytes);
@@ -57,14 +60,15 @@ bool strbuf_add(struct strbuf *buf, const void *bytes, size_t n_bytes)
     return true;
 }
 
-bool strbuf_add_str(struct strbuf *buf, const char *text)
+bool strbuf_add_number(struct strbuf *buf, uint64_t number)
 {
-    return strbuf_add(buf, text, strlen(text));
-}
-
-bool strbuf_add_char(struct strbuf *buf, char c)
-{
-    return strbuf_add(buf, &c, 1);
+    char digits[20];
+    size_t at = sizeof(digits);
+    do {
+        digits[--at] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    return strbuf_add(buf, digits + at, sizeof(digits) - at);
 }
 
 bool strbuf_vprintf(struct strbuf *buf, const char *format, va_list args)

@@ -5,11 +5,13 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 struct strbuf {
     char *data;      /* owned; NULL before the first append, see strbuf_str() */
     size_t n_bytes;  /* without the terminator */
-    size_t capacity; /* bytes allocated */
+    size_t capacity; /* bytes allocated; within the limit and its terminator */
     size_t limit;    /* refuse to grow past this many bytes; 0 = no limit */
     bool failed;     /* an append was dropped: out of memory or over the limit */
 };
@@ -20,8 +22,17 @@ void strbuf_fini(struct strbuf *buf);
 void strbuf_clear(struct strbuf *buf); /* keeps the memory; clears `failed` */
 
 bool strbuf_add(struct strbuf *buf, const void *bytes, size_t n_bytes);
-bool strbuf_add_str(struct strbuf *buf, const char *text);
-bool strbuf_add_char(struct strbuf *buf, char c);
+/* Inline, so that the length of a literal is a constant. */
+static inline bool strbuf_add_str(struct strbuf *buf, const char *text)
+{
+    return strbuf_add(buf, text, strlen(text));
+}
+static inline bool strbuf_add_char(struct strbuf *buf, char c)
+{
+    return strbuf_add(buf, &c, 1);
+}
+/* The number in decimal digits: several times faster than strbuf_printf. */
+bool strbuf_add_number(struct strbuf *buf, uint64_t number);
 bool strbuf_printf(struct strbuf *buf, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool strbuf_vprintf(struct strbuf *buf, const char *format, va_list args)

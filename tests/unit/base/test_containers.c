@@ -1,4 +1,5 @@
 /* Tests of arena, strbuf, hash_map and pages. */
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,6 +98,28 @@ static void test_strbuf_builds_consumes_and_limits(void **state)
     assert_false(strbuf_add_char(&buf, '9'));
     assert_true(strbuf_failed(&buf));
     assert_null(strbuf_take(&buf));
+    strbuf_init(&buf, 100); /* the memory doubles beyond this limit */
+    for (int i = 0; i < 100; i++)
+        assert_true(strbuf_add_char(&buf, 'x'));
+    assert_false(strbuf_add_char(&buf, 'x'));
+    assert_int_equal(buf.n_bytes, 100);
+    strbuf_fini(&buf);
+}
+
+static void test_strbuf_adds_numbers_as_printf_does(void **state)
+{
+    (void)state;
+    static const uint64_t numbers[] = {0, 9, 10, 99, 100, 4294967295u, UINT64_MAX / 10, UINT64_MAX};
+    struct strbuf buf, expected;
+    strbuf_init(&buf, 0);
+    strbuf_init(&expected, 0);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        assert_true(strbuf_add_number(&buf, numbers[i]));
+        strbuf_printf(&expected, "%" PRIu64, numbers[i]);
+        assert_string_equal(strbuf_str(&buf), strbuf_str(&expected));
+    }
+    strbuf_fini(&expected);
+    strbuf_fini(&buf);
 }
 
 static void test_hash_map_against_an_array(void **state)
@@ -165,6 +188,7 @@ int main(void)
         cmocka_unit_test(test_arena_chunks_of_many_pages_are_zeroed_and_keep_what_is_written),
         cmocka_unit_test(test_arena_refuses_over_its_limit_and_on_overflow),
         cmocka_unit_test(test_strbuf_builds_consumes_and_limits),
+        cmocka_unit_test(test_strbuf_adds_numbers_as_printf_does),
         cmocka_unit_test(test_hash_map_against_an_array),
         cmocka_unit_test(test_hash_is_of_the_bytes_and_the_seed_alone),
         cmocka_unit_test(test_hash_map_keys_are_bytes_of_any_length),
