@@ -18,18 +18,12 @@
 #include "server/gateway/openai/openai_models.h"
 #include "server/gateway/openai/openai_request.h"
 
-enum { MAX_HOLDS = 2 };
-
 /* A request while it is answered. */
 struct openai_exchange {
     /* Owned. NULL once the request cannot be tried again. */
     struct openai_request *request;
     struct dispatch *dispatch;
     struct openai_answer answer;
-    /* The step of the last tokens brings further frames at once. The open chunk waits for these
-     * frames during so many calls of flush. Two calls are enough: the call behind the tokens, and
-     * the call after the client has taken the tokens. */
-    unsigned n_holds;
     uint32_t n_choices; /* for each prompt */
     size_t n_prompts;
     struct openai_answer_prompt *prompts; /* owned: n_prompts */
@@ -72,7 +66,6 @@ static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *
     struct openai_answer *answer = &exchange->answer;
     struct openai_answer_prompt *prompt = &exchange->prompts[i_prompt];
     uint32_t first = (uint32_t)i_prompt * exchange->n_choices;
-    exchange->n_holds = frame->kind == RELAY_FRAME_TOKENS && frame->more ? MAX_HOLDS : 0;
     if (frame->kind == RELAY_FRAME_WHOLE) {
         openai_answer_choices(answer, prompt, frame, first);
     } else if (frame->kind == RELAY_FRAME_PROMPT_INFO) {
@@ -91,10 +84,7 @@ static void put_frame(void *surface, size_t i_prompt, const struct relay_frame *
 static void flush(void *surface, struct strbuf *out)
 {
     struct openai_exchange *exchange = surface;
-    if (exchange->n_holds)
-        exchange->n_holds--;
-    else
-        openai_answer_flush(&exchange->answer, out);
+    openai_answer_flush(&exchange->answer, out);
 }
 
 static void end(void *surface, struct strbuf *out)

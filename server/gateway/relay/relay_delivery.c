@@ -128,7 +128,6 @@ static void put_tokens(struct relay *relay, uint32_t index, size_t n, relay_put_
     frame.tokens.text = cut_text(choice, end, &cut);
     frame.text_ends = n ? choice->text_ends.ids + choice->n_sent : NULL;
     frame.text_begin = choice->text_sent;
-    frame.more = relay->more_items;
     if (choice->n_logprobs > skip) {
         size_t n_logprobs = choice->n_logprobs - skip;
         frame.tokens.logprobs = choice->logprobs + skip;
@@ -189,7 +188,6 @@ static bool put_some_tokens(struct relay *relay, relay_put_fn *put, void *ctx)
  * receipt go with the last choice; by then all have ended. */
 static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx, bool *out_last)
 {
-    struct relay_frame frame = {.kind = RELAY_FRAME_FINISHED};
     struct relay_choice *choice = NULL;
     uint32_t n_left = 0, index = 0;
     for (uint32_t i = 0; i < relay->n_answers; i++) {
@@ -202,7 +200,7 @@ static bool put_finished(struct relay *relay, relay_put_fn *put, void *ctx, bool
     }
     if (!choice)
         return false;
-    frame.finished = *choice->finished;
+    struct relay_frame frame = {.kind = RELAY_FRAME_FINISHED, .finished = *choice->finished};
     frame.finished.choice = index;
     frame.last = *out_last = n_left == 1 && relay->ended;
     if (frame.last) {
@@ -244,12 +242,13 @@ static void end_if_stuck(struct relay *relay)
 static enum relay_delivery put_next(struct relay *relay, relay_put_fn *put, void *ctx)
 {
     bool well = !relay->ended || relay->outcome.status == STATUS_OK, last = false;
+    bool may_end = well && (!relay_holds_back(relay) || relay->ended);
     if (relay_put_prompt(relay, put, ctx))
         return RELAY_PUT;
-    if ((!relay_holds_back(relay) || (relay->ended && well)) && put_some_tokens(relay, put, ctx))
-        return RELAY_PUT;
-    if (well && (!relay_holds_back(relay) || relay->ended) && put_finished(relay, put, ctx, &last))
+    if (may_end && put_finished(relay, put, ctx, &last)) /* directly behind the choice's tokens */
         return last ? RELAY_PUT_LAST : RELAY_PUT;
+    if ((!relay_holds_back(relay) || may_end) && put_some_tokens(relay, put, ctx))
+        return RELAY_PUT;
     end_if_stuck(relay);
     if (!relay->ended || relay->outcome.status == STATUS_OK)
         return RELAY_NOTHING;
@@ -423,6 +422,12 @@ static enum relay_delivery put_frames(struct relay *relay, bool all, relay_put_f
     return result;
 }
 
+/* True if the worker's step is only recorded in part. The sink hears of its end at once. */
+static bool is_in_step(const struct relay *relay)
+{
+    return relay->more_items && !relay->ended;
+}
+
 static enum relay_delivery deliver(struct relay *relay, const struct relay_sink *sink, bool all,
                                    relay_put_fn *put, void *ctx)
 {
@@ -431,7 +436,8 @@ static enum relay_delivery deliver(struct relay *relay, const struct relay_sink 
     if (relay->sink == sink) {
         size_t before = relay->pending_bytes, n_before = relay_n_unsent(relay);
         settle(relay);
-        delivery = put_frames(relay, all, put, ctx);
+        if (!all || !is_in_step(relay))
+            delivery = put_frames(relay, all, put, ctx);
         relay->in_flight_bytes = before - relay->pending_bytes;
         relay->in_flight_tokens = n_before - relay_n_unsent(relay);
         if (delivery != RELAY_NOTHING)

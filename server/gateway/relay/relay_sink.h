@@ -74,7 +74,6 @@ struct relay_frame {
     /* The runs of ids of each choice of `whole`; none: all is content. */
     const struct relay_run *whole_runs[RELAY_SINK_MAX_CHOICES];
     size_t n_whole_runs[RELAY_SINK_MAX_CHOICES];
-    bool more;                 /* the step that made the tokens brings further frames at once */
     bool last;                 /* nothing follows this frame */
     const struct error *error; /* last frame: the error of the request, or NULL for OK */
     uint64_t n_tokens_sent;    /* set with an error */
@@ -88,7 +87,8 @@ enum relay_delivery { RELAY_NOTHING, RELAY_PUT, RELAY_PUT_LAST };
 typedef void relay_put_fn(void *ctx, const struct relay_frame *frame);
 enum relay_delivery relay_deliver(struct relay *relay, const struct relay_sink *sink,
                                   relay_put_fn *put, void *ctx);
-/* The same for all frames that are ready now: they are one message to the client. */
+/* The same for all frames that are ready now: they are one message to the client. Nothing is
+ * ready while a step is recorded, so the end of a choice comes with its last tokens. */
 enum relay_delivery relay_deliver_all(struct relay *relay, const struct relay_sink *sink,
                                       relay_put_fn *put, void *ctx);
 /* Reports only that the last message was taken. */

@@ -182,7 +182,6 @@ static void take_tokens(struct tgi_answer *answer, const struct relay_frame *fra
     }
     strbuf_add_str(&answer->text,
                    tokens->text + (begin - frame->text_begin)); /* text that belongs to no id */
-    answer->goes_on = frame->more;
 }
 
 /* Writes the last event. Without a held token its token is an empty special one, so that readers
@@ -221,9 +220,7 @@ void tgi_answer_frame(struct tgi_answer *answer, const struct relay_frame *frame
 
 void tgi_answer_flush(struct tgi_answer *answer, struct strbuf *out)
 {
-    if (!answer->goes_on)
-        release_held(answer, out);
-    answer->goes_on = false;
+    release_held(answer, out);
 }
 
 void tgi_answer_fail(struct tgi_answer *answer, const struct error *err, struct strbuf *out)

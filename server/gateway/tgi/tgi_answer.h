@@ -34,7 +34,6 @@ struct tgi_answer {
     uint32_t n_prompt_tokens, n_tokens;
     struct strbuf text; /* generated so far */
     struct strbuf held; /* the newest token, as JSON; empty: none */
-    bool goes_on;       /* further frames follow at once */
 
     struct strbuf whole; /* the answer, unless it is a stream */
 };

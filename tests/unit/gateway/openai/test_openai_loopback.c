@@ -193,6 +193,29 @@ static void test_a_lost_worker_leaves_no_trace_in_the_stream(void **state)
     fixture_stop(&f);
 }
 
+/* Symptom: with n > 1 the reasons came in chunks of their own behind the tokens of all choices. The
+ * worker reports the ends within the last tokens' items, or behind all tokens of the step. */
+static void test_the_finish_reason_comes_with_the_last_token_of_each_choice(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"model\":\"m\",\"prompt\":[\"a\",\"bb\"],\"stream\":true,"
+                               "\"max_tokens\":3,\"n\":3,\"return_token_ids\":true}";
+    struct strbuf answer = {0};
+    for (unsigned splits = 0; splits < 2; splits++) {
+        fixture_init(&f);
+        f.workers[0].split_ends = splits;
+        start(1);
+        for (unsigned k = 0; k < 10; k++) {
+            assert_int_equal(ask("POST", "/v1/completions", body, &answer), 200);
+            assert_int_equal(count(strbuf_str(&answer), "\"finish_reason\":\"length\""), 6);
+            assert_int_equal(count(strbuf_str(&answer), "\"token_ids\":[]"), 0);
+        }
+        fixture_stop(&f);
+        forget(NULL);
+    }
+    strbuf_fini(&answer);
+}
+
 /* A client that closes while its request waits, and while tokens come, frees its place at once. */
 static void test_a_client_that_leaves_is_cancelled(void **state)
 {
@@ -509,6 +532,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_a_stream_has_every_token_and_one_end, forget),
         cmocka_unit_test_setup(test_a_lost_worker_leaves_no_trace_in_the_stream, forget),
+        cmocka_unit_test_setup(test_the_finish_reason_comes_with_the_last_token_of_each_choice,
+                               forget),
         cmocka_unit_test_setup(test_a_client_that_leaves_is_cancelled, forget),
         cmocka_unit_test_setup(test_a_silent_stream_gets_comments, forget),
         cmocka_unit_test_setup(test_a_long_prefill_is_no_slow_reader, forget),

@@ -119,25 +119,6 @@ static void test_a_stream_has_an_event_per_token_and_the_text_in_the_last(void *
     tgi_answer_fini(&answer);
 }
 
-static void test_the_last_token_waits_while_its_step_goes_on(void **state)
-{
-    static const struct piece only[] = {{7, "x", "x"}};
-    struct tgi_answer answer = plain;
-    struct strbuf out = {0};
-    struct fed fed;
-    (void)state;
-    fill(&fed, only, 1, 0, false);
-    fed.frame.more = true;
-    tgi_answer_frame(&answer, &fed.frame, &out);
-    tgi_answer_flush(&answer, &out);
-    expect(&out, "");
-    feed_end(&answer, SLUICE__V1__FINISH_REASON__FINISH_REASON_STOP_STRING, &out);
-    expect(&out, "data:{\"index\":1,\"token\":{\"id\":7,\"text\":\"x\",\"logprob\":-0.5,"
-                 "\"special\":false},\"generated_text\":\"x\",\"details\":null}\n\n");
-    strbuf_fini(&out);
-    tgi_answer_fini(&answer);
-}
-
 /* The bytes of a cut character are no text of their own: they come with the last token. */
 static void test_a_cut_character_comes_whole_with_its_last_token(void **state)
 {
@@ -338,7 +319,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_stream_has_an_event_per_token_and_the_text_in_the_last),
-        cmocka_unit_test(test_the_last_token_waits_while_its_step_goes_on),
         cmocka_unit_test(test_a_cut_character_comes_whole_with_its_last_token),
         cmocka_unit_test(test_alternatives_full_text_and_seed_are_in_the_events),
         cmocka_unit_test(test_an_error_in_a_stream_is_an_event),
