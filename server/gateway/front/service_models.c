@@ -9,6 +9,7 @@
 #include "server/gateway/dispatch/dispatch.h"
 #include "server/gateway/front/service.h"
 #include "server/gateway/replicas/link.h"
+#include "server/gateway/replicas/model_name.h"
 #include "server/gateway/replicas/replicas.h"
 
 enum { MAX_PAGE = 1000 };
@@ -95,8 +96,7 @@ static Sluice__V1__ServedModel *build_model(struct builder *b, const char *name,
         return NULL;
     for (size_t i = 0; i < b->table->n_routes; i++) {
         const route *r = b->table->routes[i];
-        if (!r->loaded || strcmp(r->model, name) != 0 ||
-            (version[0] && strcmp(r->version, version) != 0))
+        if (!model_name_is_loaded(r, name, version))
             continue;
         Sluice__V1__ServedVersion *out = arena_alloc(&b->arena, sizeof(*out));
         if (!out)

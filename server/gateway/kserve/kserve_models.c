@@ -15,6 +15,7 @@
 #include "server/gateway/kserve/kserve.h"
 #include "server/gateway/kserve/kserve_fields.h"
 #include "server/gateway/kserve/kserve_output.h"
+#include "server/gateway/replicas/model_name.h"
 #include "server/gateway/replicas/replicas.h"
 #include "server/gateway/replicas/route_watch.h"
 
@@ -55,12 +56,6 @@ static void finish(struct rpc_call *call, struct answer *a, int rc,
     else
         rpc_call_reply(call, response);
     answer_fini(a);
-}
-
-static bool is_named(const route *r, const char *name, const char *version)
-{
-    return r->loaded && strcmp(r->model, name) == 0 &&
-           (!version[0] || strcmp(r->version, version) == 0);
 }
 
 static bool serves(struct dispatch *dispatch, const route *r)
@@ -109,7 +104,8 @@ bool kserve_models_is_ready(struct dispatch *dispatch, const char *name, const c
     const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
     bool any = false;
     for (size_t i = 0; !any && i < table->n_routes; i++)
-        any = is_named(table->routes[i], name, version) && serves(dispatch, table->routes[i]);
+        any = model_name_is_loaded(table->routes[i], name, version) &&
+              serves(dispatch, table->routes[i]);
     route_table_release(routes);
     return any;
 }
@@ -194,7 +190,7 @@ void kserve_model_metadata(void *context, struct rpc_call *call, const ProtobufC
     response.inputs = arena_calloc(&a.arena, MAX_INPUTS, sizeof(*response.inputs));
     response.outputs = arena_calloc(&a.arena, N_KSERVE_OUTPUTS, sizeof(*response.outputs));
     for (size_t i = 0; i < a.table->n_routes && response.versions; i++)
-        if (is_named(a.table->routes[i], request->name, request->version))
+        if (model_name_is_loaded(a.table->routes[i], request->name, request->version))
             response.versions[response.n_versions++] = a.table->routes[i]->version;
     for (size_t i = 0; i < MAX_INPUTS && kserve_fields_input(i, &input); i++)
         add_tensor(&a.arena, &response.inputs, &response.n_inputs, input.name, input.datatype,
@@ -365,7 +361,8 @@ void kserve_model_statistics(void *context, struct rpc_call *call, const Protobu
         arena_calloc(&a.arena, a.table->n_routes + 1, sizeof(*response.model_stats));
     for (size_t i = 0; !rc && i < a.table->n_routes && response.model_stats; i++) {
         const route *r = a.table->routes[i];
-        bool wanted = request->name[0] ? is_named(r, request->name, request->version) : r->loaded;
+        bool wanted =
+            request->name[0] ? model_name_is_loaded(r, request->name, request->version) : r->loaded;
         Inference__ModelStatistics *one = wanted ? build_statistics(&a, r) : NULL;
         if (one)
             response.model_stats[response.n_model_stats++] = one;

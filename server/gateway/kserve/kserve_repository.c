@@ -104,10 +104,9 @@ static bool is_shown(struct kserve_command *command)
     bool serves = false, loaded = false;
     for (size_t i = 0; i < table->n_routes; i++) {
         const route *r = table->routes[i];
-        bool mine = strcmp(r->model, command->name.model) == 0 &&
-                    (!command->name.version[0] || strcmp(r->version, command->name.version) == 0);
-        loaded = loaded || (mine && r->loaded);
-        serves = serves || (mine && r->loaded && replicas_take_requests(replicas, r));
+        bool mine = model_name_is_loaded(r, command->name.model, command->name.version);
+        loaded = loaded || mine;
+        serves = serves || (mine && replicas_take_requests(replicas, r));
     }
     route_table_release(routes);
     return command->is_load ? serves : !loaded;

@@ -9,6 +9,7 @@
 #include "server/gateway/kserve/kserve_models.h"
 #include "server/gateway/kserve/kserve_output.h"
 #include "server/gateway/kserve_http/kserve_http.h"
+#include "server/gateway/replicas/model_name.h"
 #include "server/gateway/replicas/replicas.h"
 
 static const char json[] = "application/json";
@@ -90,8 +91,7 @@ static void write_model(const Sluice__Manager__V1__RouteTable *table, const char
     strbuf_add_str(out, ",\"versions\":[");
     for (size_t i = 0; i < table->n_routes; i++) {
         const route *r = table->routes[i];
-        if (!r->loaded || strcmp(r->model, name) != 0 ||
-            (version[0] && strcmp(r->version, version) != 0))
+        if (!model_name_is_loaded(r, name, version))
             continue;
         write_name(out, is_first ? "" : ",", r->version);
         is_first = false;

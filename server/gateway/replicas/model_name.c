@@ -24,6 +24,12 @@ int model_name_read(const char *text, const char *field, struct model_name *out_
 
 /* --- loaded models --- */
 
+bool model_name_is_loaded(const route *r, const char *model, const char *version)
+{
+    return r->loaded && strcmp(r->model, model) == 0 &&
+           (!version[0] || strcmp(r->version, version) == 0);
+}
+
 static int by_name(const void *a, const void *b)
 {
     const route *const *left = a, *const *right = b;

@@ -3,6 +3,7 @@
  * field that has the text. Plain functions; any thread. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "server/gateway/replicas/route_table.h"
@@ -26,6 +27,8 @@ int model_name_read(const char *text, const char *field, struct model_name *out_
 int model_name_choose(const struct route_table *routes, const char *text, const char *field,
                       struct model_name *out_name, struct error *err);
 
+/* True if the route is loaded, and is of the model and of the version. "": any version. */
+bool model_name_is_loaded(const route *r, const char *model, const char *version);
 /* Returns the loaded routes by model, then in the order of registration. Owned: free(); the routes
  * are borrowed from the table. NULL if memory is exhausted. */
 const route **model_name_loaded(const struct route_table *routes, size_t *out_n);

@@ -1,7 +1,5 @@
 #include "server/gateway/tgi/tgi_model.h"
 
-#include <string.h>
-
 #include "base/error.h"
 
 enum { RETRY_MS = 5000 };
@@ -12,9 +10,7 @@ static void take_end_ids(const Sluice__Manager__V1__RouteTable *table, struct tg
 {
     for (size_t i = 0; i < table->n_routes; i++) {
         const route *r = table->routes[i];
-        bool is_it = r->loaded && r->info && strcmp(r->model, out->name.model) == 0 &&
-                     (!out->name.version[0] || strcmp(r->version, out->name.version) == 0);
-        if (!is_it)
+        if (!r->info || !model_name_is_loaded(r, out->name.model, out->name.version))
             continue;
         for (size_t k = 0; k < r->info->n_eos_token_ids && k < TGI_ANSWER_MAX_END_IDS; k++)
             out->end_ids[out->n_end_ids++] = r->info->eos_token_ids[k];

@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/arena.h"
 #include "base/clock.h"
@@ -152,11 +151,9 @@ static void handle_health(void *context, struct rpc_call *call, const ProtobufCM
     const Sluice__Manager__V1__RouteTable *table = route_table_message(routes);
     for (size_t i = 0; !response.healthy && i < table->n_routes; i++) {
         const route *r = table->routes[i];
-        bool wanted = (!name.model[0] || strcmp(r->model, name.model) == 0) &&
-                      (!name.version[0] || strcmp(r->version, name.version) == 0);
-        response.healthy =
-            wanted && r->loaded &&
-            (replicas_take_requests(dispatch->replicas, r) || dispatch_may_wake(dispatch, r));
+        bool wanted = name.model[0] ? model_name_is_loaded(r, name.model, name.version) : r->loaded;
+        response.healthy = wanted && (replicas_take_requests(dispatch->replicas, r) ||
+                                      dispatch_may_wake(dispatch, r));
     }
     response.message = response.healthy ? serving : idle;
     if (atomic_load(&dispatch->relays->leaving)) {

@@ -99,6 +99,28 @@ static void test_without_a_name_the_only_loaded_model_is_chosen(void **state)
     }
 }
 
+static void test_a_route_is_found_by_model_and_version(void **state)
+{
+    (void)state;
+    static const struct {
+        bool loaded;
+        const char *model, *version;
+        bool found;
+    } rows[] = {{true, "a", "", true},
+                {true, "a", "1", true},
+                {true, "a", "2", false},
+                {true, "b", "1", false},
+                {false, "a", "1", false}};
+    static char model[] = "a", version[] = "1";
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        route r = SLUICE__MANAGER__V1__ROUTE__INIT;
+        r.model = model;
+        r.version = version;
+        r.loaded = rows[i].loaded;
+        assert_int_equal(model_name_is_loaded(&r, rows[i].model, rows[i].version), rows[i].found);
+    }
+}
+
 /* The text must fit into an error, however many models there are and however long their names are.
  */
 static void test_the_list_names_each_model_once_and_counts_the_rest(void **state)
@@ -135,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_name_is_split_at_the_first_colon),
         cmocka_unit_test(test_without_a_name_the_only_loaded_model_is_chosen),
+        cmocka_unit_test(test_a_route_is_found_by_model_and_version),
         cmocka_unit_test(test_the_list_names_each_model_once_and_counts_the_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
