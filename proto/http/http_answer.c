@@ -449,7 +449,8 @@ bool http_answer_next(struct http_connection *connection)
 {
     struct http_exchange *exchange = connection->exchange;
     struct strbuf *draft = &connection->loop->draft, *out = &connection->out;
-    struct http_out part = {.exchange = exchange, .draft = draft};
+    struct http_out part = {.exchange = exchange, .draft = draft, .is_silent = exchange->is_silent};
+    exchange->is_silent = false;
     strbuf_clear(draft);
     if (!out->data) {
         *out = connection->loop->spare;
@@ -517,6 +518,11 @@ void http_out_reply(struct http_out *out, struct http_reply *reply)
         put_reply(out->exchange->connection, reply);
     else
         strbuf_fini(&reply->body);
+}
+
+bool http_out_is_silent(const struct http_out *out)
+{
+    return out->is_silent;
 }
 
 bool http_out_has_begun(const struct http_out *out)

@@ -20,7 +20,7 @@ static void count(const struct http_connection *connection, enum http_limit limi
 static void enter(struct http_connection *connection, enum http_phase phase)
 {
     connection->phase = phase;
-    connection->since_ns = clock_now_ns();
+    connection->since_ns = connection->loop->now_ns;
 }
 
 /* --- the end of an exchange and of a connection --- */
@@ -108,7 +108,7 @@ static bool flush(struct http_connection *connection)
         result = http_io_transmit(connection, &n);
         connection->n_sent += n;
         if (n)
-            connection->since_ns = clock_now_ns();
+            connection->since_ns = connection->loop->now_ns;
     }
     if (strbuf_failed(&connection->out) || result == HTTP_IO_FAILED || result == HTTP_IO_ENDED) {
         die(connection);
@@ -294,7 +294,7 @@ static bool send_answer(struct http_connection *connection)
             give_back(connection->loop, &connection->out);
             return false;
         }
-        connection->since_ns = clock_now_ns(); /* the client has time to take it */
+        connection->since_ns = connection->loop->now_ns; /* the client has time to take it */
     }
     return false;
 }
@@ -473,10 +473,10 @@ void http_connection_on_kick(struct http_connection *connection)
 }
 
 /* True if the phase has lasted too long. */
-static bool is_late(const struct http_connection *connection, int64_t now_ns)
+static bool is_late(const struct http_connection *connection)
 {
     const struct http_server_config *config = &connection->loop->server->config;
-    int64_t age_ms = (now_ns - connection->since_ns) / NS_PER_MS;
+    int64_t age_ms = (connection->loop->now_ns - connection->since_ns) / NS_PER_MS;
     switch (connection->phase) {
     case HTTP_HANDSHAKE:
         return age_ms >= config->handshake_ms;
@@ -507,27 +507,30 @@ static void count_late(const struct http_connection *connection)
 }
 
 /* True if the answer asked for a call of `next` by now. */
-static bool is_silent(const struct http_connection *connection, int64_t now_ns)
+static bool is_silent(const struct http_connection *connection)
 {
     const struct http_exchange *exchange = connection->exchange;
     return connection->phase == HTTP_ANSWERING && exchange->wake_ms && exchange->events &&
            !is_sending(connection) &&
-           now_ns - connection->since_ns >= (int64_t)exchange->wake_ms * NS_PER_MS;
+           connection->loop->now_ns - connection->since_ns >=
+               (int64_t)exchange->wake_ms * NS_PER_MS;
 }
 
-void http_connection_sweep(struct http_connection *connection, int64_t now_ns)
+void http_connection_sweep(struct http_connection *connection)
 {
     bool rests = connection->phase == HTTP_ANSWERING && connection->exchange->rests;
-    bool silent = is_silent(connection, now_ns);
+    bool silent = is_silent(connection);
     bool refuses = connection->phase == HTTP_IN_BODY && is_over_budget(connection);
     if (silent || refuses || (rests && !is_sending(connection))) {
-        if (silent)
-            connection->since_ns = now_ns;
+        if (silent) {
+            connection->since_ns = connection->loop->now_ns;
+            connection->exchange->is_silent = true;
+        }
         progress(connection);
         settle(connection);
         return;
     }
-    if (!is_late(connection, now_ns))
+    if (!is_late(connection))
         return;
     bool in_request = connection->phase == HTTP_IN_BODY || connection->phase == HTTP_IN_HEAD;
     count_late(connection);

@@ -90,5 +90,7 @@ struct strbuf *http_out_text(struct http_out *out);
 void http_out_rest(struct http_out *out);
 void http_out_finish(struct http_out *out);
 void http_out_reply(struct http_out *out, struct http_reply *reply);
+/* True if `next` runs because the client got nothing for the time of http_exchange_wake_after. */
+bool http_out_is_silent(const struct http_out *out);
 /* True if http_out_begin() was called, in this or an earlier `next`. */
 bool http_out_has_begun(const struct http_out *out);

@@ -34,7 +34,8 @@ struct http_exchange {
     bool is_head, is_1_0, keeps_open;
     bool has_begun, is_over; /* the status, and the last byte, are in the output */
     bool is_chunked;
-    bool rests; /* the part was all that is ready; see http_out_rest */
+    bool rests;     /* the part was all that is ready; see http_out_rest */
+    bool is_silent; /* the next call of `next` is due to silence */
     atomic_bool aborted;
     uint32_t wake_ms;      /* see http_exchange_wake_after; 0: never */
     struct strbuf headers; /* added by http_exchange_add_header */
@@ -44,7 +45,7 @@ struct http_exchange {
 struct http_out {
     struct http_exchange *exchange;
     struct strbuf *draft; /* the body's part */
-    bool has_put, finishes, rests;
+    bool has_put, finishes, rests, is_silent;
 };
 
 /* The address of a client. */
@@ -101,6 +102,8 @@ struct http_loop {
     bool has_thread, is_watching;
     ev_async wake;
     ev_timer sweep;
+    ev_check tick;
+    int64_t now_ns; /* clock_now_ns() when the loop's turn began */
     struct http_connection *connections;
     char *scratch;       /* HTTP_SCRATCH_BYTES for reads */
     struct strbuf draft; /* output of `next` */
@@ -160,7 +163,7 @@ void http_connection_destroy(struct http_connection *connection);
 /* A kick: calls `next` and sends what it put, or cuts an aborted answer off. */
 void http_connection_on_kick(struct http_connection *connection);
 /* Ends the connection if its phase has lasted too long; looks for clients that left. */
-void http_connection_sweep(struct http_connection *connection, int64_t now_ns);
+void http_connection_sweep(struct http_connection *connection);
 /* The server drains: one further request at most. */
 void http_connection_drain(struct http_connection *connection);
 

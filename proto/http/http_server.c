@@ -89,22 +89,31 @@ static void on_wake(struct ev_loop *ev, ev_async *watcher, int events)
         ev_break(ev, EVBREAK_ALL);
 }
 
+/* Runs before the turn's other callbacks. Times of connections need no better clock. */
+static void on_tick(struct ev_loop *ev, ev_check *watcher, int events)
+{
+    struct http_loop *loop = watcher->data;
+    (void)ev;
+    (void)events;
+    loop->now_ns = clock_now_ns();
+}
+
 static void on_sweep(struct ev_loop *ev, ev_timer *watcher, int events)
 {
     struct http_loop *loop = watcher->data;
     struct http_connection *next;
-    int64_t now_ns = clock_now_ns();
     (void)ev;
     (void)events;
     for (struct http_connection *c = loop->connections; c; c = next) {
         next = c->next;
-        http_connection_sweep(c, now_ns);
+        http_connection_sweep(c);
     }
 }
 
 static void *run_loop(void *arg)
 {
     struct http_loop *loop = arg;
+    pthread_setname_np(pthread_self(), "sluice-http");
     ev_run(loop->ev, 0);
     return NULL;
 }
@@ -135,9 +144,12 @@ static int open_loop(struct http_loop *loop, struct http_server *server, struct 
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "HTTP: no event loop");
     ev_async_init(&loop->wake, on_wake);
     ev_timer_init(&loop->sweep, on_sweep, HTTP_SWEEP_MS / 1e3, HTTP_SWEEP_MS / 1e3);
-    loop->wake.data = loop->sweep.data = loop;
+    ev_check_init(&loop->tick, on_tick);
+    ev_set_priority(&loop->tick, EV_MAXPRI);
+    loop->wake.data = loop->sweep.data = loop->tick.data = loop;
     ev_async_start(loop->ev, &loop->wake);
     ev_timer_start(loop->ev, &loop->sweep);
+    ev_check_start(loop->ev, &loop->tick);
     loop->is_watching = true;
     return 0;
 }
@@ -166,6 +178,7 @@ static void close_loop(struct http_loop *loop)
     if (loop->is_watching) {
         ev_async_stop(loop->ev, &loop->wake);
         ev_timer_stop(loop->ev, &loop->sweep);
+        ev_check_stop(loop->ev, &loop->tick);
     }
     pthread_mutex_lock(&loop->lock);
     loop->is_closed = true;

@@ -39,7 +39,6 @@ struct http_generation {
     bool streams;
     const struct error *failure; /* the error of the part that failed first; NULL: none */
     uint32_t ping_ms;
-    int64_t put_ns; /* when the client last got something, or when the request came */
     char caller[CALLER_BYTES];
     struct trace_context trace;
     char headers[HTTP_GENERATION_HEADER_BYTES];
@@ -206,6 +205,8 @@ static void refuse(struct http_generation *group, const struct error *err, struc
 static void begin_stream(struct http_generation *group, struct http_out *out)
 {
     char headers[HTTP_GENERATION_HEADER_BYTES + 64];
+    if (http_out_has_begun(out))
+        return;
     snprintf(headers, sizeof(headers), "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
              group->headers);
     http_out_begin(out, 200, "text/event-stream; charset=utf-8", headers);
@@ -222,14 +223,11 @@ static void next_of_stream(struct http_generation *group, struct http_out *out, 
 {
     const struct error *err = group->failure;
     bool ends = err || all_over(group);
-    int64_t now_ns = clock_now_ns();
-    /* The wake-up may come a little early by this clock. */
-    bool is_silent = now_ns - group->put_ns >= (int64_t)group->ping_ms * NS_PER_MS / 4 * 3;
     if (err && !http_out_has_begun(out) && !text->n_bytes) {
         refuse(group, err, out);
         return;
     }
-    if (!ends && !text->n_bytes && is_silent)
+    if (!ends && !text->n_bytes && http_out_is_silent(out))
         strbuf_add_str(text, ping);
     if (!ends && !text->n_bytes) {
         take_silent_frames(group);
@@ -240,7 +238,6 @@ static void next_of_stream(struct http_generation *group, struct http_out *out, 
         group->ops->fail(group->surface, err, text);
     else if (ends)
         group->ops->end(group->surface, text);
-    group->put_ns = now_ns;
     if (ends)
         http_out_finish(out);
     else if (text->n_bytes < SMALL_BYTES) /* after more text the relay may wait for `next` */
@@ -330,7 +327,6 @@ static struct http_generation *make_group(struct http_exchange *http,
     group->ops = config->ops;
     group->streams = config->streams;
     group->ping_ms = config->ping_ms ? config->ping_ms : HTTP_GENERATION_PING_MS;
-    group->put_ns = clock_now_ns();
     snprintf(group->caller, sizeof(group->caller), "%s",
              request->caller[0] ? request->caller : "anonymous");
     snprintf(group->headers, sizeof(group->headers), "%s", config->headers ? config->headers : "");

@@ -33,8 +33,11 @@ static const char *finish_reason(const Sluice__V1__Finished *finished)
 
 static void write_numbers(struct strbuf *out, const uint32_t *ids, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        strbuf_printf(out, i ? ",%" PRIu32 : "%" PRIu32, ids[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            strbuf_add_char(out, ',');
+        strbuf_add_number(out, ids[i]);
+    }
 }
 
 static void write_ids(const struct openai_answer *answer, struct strbuf *out, const uint32_t *ids,
@@ -61,14 +64,21 @@ static void write_prompt_ids(const struct openai_answer *answer, struct strbuf *
 
 static void write_usage(const struct openai_answer *answer, struct strbuf *out)
 {
-    strbuf_printf(out,
-                  "\"usage\":{\"prompt_tokens\":%" PRIu32 ",\"completion_tokens\":%" PRIu32
-                  ",\"total_tokens\":%" PRIu32
-                  ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu32
-                  "},\"completion_tokens_details\":{\"reasoning_tokens\":%" PRIu32 "}}",
-                  answer->n_prompt_tokens, answer->n_generated_tokens,
-                  answer->n_prompt_tokens + answer->n_generated_tokens, answer->n_cached_tokens,
-                  answer->n_reasoning_tokens);
+    const struct {
+        const char *before;
+        uint32_t number;
+    } fields[] = {
+        {"\"usage\":{\"prompt_tokens\":", answer->n_prompt_tokens},
+        {",\"completion_tokens\":", answer->n_generated_tokens},
+        {",\"total_tokens\":", answer->n_prompt_tokens + answer->n_generated_tokens},
+        {",\"prompt_tokens_details\":{\"cached_tokens\":", answer->n_cached_tokens},
+        {"},\"completion_tokens_details\":{\"reasoning_tokens\":", answer->n_reasoning_tokens},
+    };
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        strbuf_add_str(out, fields[i].before);
+        strbuf_add_number(out, fields[i].number);
+    }
+    strbuf_add_str(out, "}}");
 }
 
 /* Writes the object's begin, up to the list of choices. */
@@ -165,14 +175,17 @@ static void close_chunk(struct openai_answer *answer, const char *reason, struct
     if (!answer->is_open)
         return;
     answer->is_open = false;
-    strbuf_printf(out, ",\"finish_reason\":%s}]", reason);
+    strbuf_add_str(out, ",\"finish_reason\":");
+    strbuf_add_str(out, reason);
     if (answer->continuous_usage) {
-        strbuf_add_char(out, ',');
+        strbuf_add_str(out, "}],");
         write_usage(answer, out);
+        strbuf_add_str(out, "}\n\n");
     } else if (answer->include_usage) {
-        strbuf_add_str(out, ",\"usage\":null");
+        strbuf_add_str(out, "}],\"usage\":null}\n\n");
+    } else {
+        strbuf_add_str(out, "}]}\n\n");
     }
-    strbuf_add_str(out, "}\n\n");
 }
 
 void openai_answer_flush(struct openai_answer *answer, struct strbuf *out)
@@ -234,7 +247,9 @@ void openai_answer_tokens(struct openai_answer *answer, const struct openai_answ
         return;
     openai_answer_flush(answer, out);
     open_chunk(answer, out);
-    strbuf_printf(out, "{\"index\":%" PRIu32 ",", index);
+    strbuf_add_str(out, "{\"index\":");
+    strbuf_add_number(out, index);
+    strbuf_add_char(out, ',');
     write_delta(answer, choice, tokens->text, is_reasoning, out);
     write_chunk_logprobs(answer, prompt, choice, frame, out);
     write_ids(answer, out, tokens->ids, tokens->n_ids);
