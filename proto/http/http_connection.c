@@ -558,19 +558,26 @@ void http_connection_drain(struct http_connection *connection)
 
 /* --- begin --- */
 
-void http_connection_create(struct http_loop *loop, const struct http_accepted *accepted)
+struct http_connection *http_connection_create(struct http_loop *loop, int fd,
+                                               const struct http_peer *peer)
 {
     struct http_connection *connection = calloc(1, sizeof(*connection));
-    struct http_server *server = loop->server;
-    int fd = accepted->fd;
     if (!connection) {
         close(fd);
-        http_server_forget(server, &accepted->peer);
-        return;
+        http_server_forget(loop->server, peer);
+        return NULL;
     }
-    connection->peer = accepted->peer;
+    connection->peer = *peer;
     connection->loop = loop;
     connection->fd = fd;
+    return connection;
+}
+
+void http_connection_start(struct http_connection *connection)
+{
+    struct http_loop *loop = connection->loop;
+    struct http_server *server = loop->server;
+    int fd = connection->fd;
     connection->next = loop->connections;
     connection->at = &loop->connections;
     if (connection->next)

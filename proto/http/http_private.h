@@ -55,12 +55,6 @@ struct http_peer {
     uint16_t port;
 };
 
-/* A connection on its way to its loop. */
-struct http_accepted {
-    int fd;
-    struct http_peer peer;
-};
-
 enum http_phase {
     HTTP_HANDSHAKE,
     HTTP_IDLE, /* no byte of the next request has come */
@@ -111,8 +105,7 @@ struct http_loop {
     pthread_mutex_t lock;
     /* under the lock: the fields up to `drains`, and is_closed */
     struct http_exchange *kicks, **last_kick;
-    struct http_accepted *accepted; /* for this loop; owned */
-    size_t n_accepted, accepted_capacity;
+    struct http_connection *accepted; /* list by `next`: to be started by this loop */
     bool stops, drains;
     bool is_draining; /* the loop's own copy of `drains` */
     bool is_closed;   /* `ev` is gone: a kick does nothing */
@@ -155,9 +148,12 @@ enum http_io http_io_shake(struct http_connection *connection);
 /* Options of a TCP socket. */
 void http_io_set_options(int fd, const struct http_server_config *config);
 
-/* http_connection.c; all on the loop's thread. */
-/* Takes the descriptor. */
-void http_connection_create(struct http_loop *loop, const struct http_accepted *accepted);
+/* http_connection.c; all but the first on the loop's thread. */
+/* Takes the descriptor of a new client. NULL if memory is exhausted. */
+struct http_connection *http_connection_create(struct http_loop *loop, int fd,
+                                               const struct http_peer *peer);
+/* The loop serves the connection from now on. */
+void http_connection_start(struct http_connection *connection);
 /* Frees the connection; a running exchange is gone. */
 void http_connection_destroy(struct http_connection *connection);
 /* A kick: calls `next` and sends what it put, or cuts an aborted answer off. */

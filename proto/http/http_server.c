@@ -36,17 +36,17 @@ static void run_kicks(struct http_loop *loop)
     }
 }
 
-static void take_accepted(struct http_loop *loop)
+static void start_accepted(struct http_loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
-    struct http_accepted *accepted = loop->accepted;
-    size_t n = loop->n_accepted;
+    struct http_connection *accepted = loop->accepted;
     loop->accepted = NULL;
-    loop->n_accepted = loop->accepted_capacity = 0;
     pthread_mutex_unlock(&loop->lock);
-    for (size_t i = 0; i < n; i++)
-        http_connection_create(loop, &accepted[i]);
-    free(accepted);
+    while (accepted) {
+        struct http_connection *connection = accepted;
+        accepted = connection->next;
+        http_connection_start(connection);
+    }
 }
 
 static void accept_waiting(struct http_server *server);
@@ -81,7 +81,7 @@ static void on_wake(struct ev_loop *ev, ev_async *watcher, int events)
     pthread_mutex_lock(&loop->lock);
     bool stops = loop->stops, drains = loop->drains;
     pthread_mutex_unlock(&loop->lock);
-    take_accepted(loop);
+    start_accepted(loop);
     run_kicks(loop);
     if (drains)
         drain_loop(loop);
@@ -168,11 +168,7 @@ static void close_loop(struct http_loop *loop)
 {
     if (!loop->server)
         return;
-    for (size_t i = 0; i < loop->n_accepted; i++) {
-        close(loop->accepted[i].fd);
-        http_server_forget(loop->server, &loop->accepted[i].peer);
-    }
-    free(loop->accepted);
+    start_accepted(loop); /* so that all are in the list */
     while (loop->connections)
         http_connection_destroy(loop->connections);
     if (loop->is_watching) {
@@ -259,33 +255,19 @@ void http_server_forget(struct http_server *server, const struct http_peer *peer
     pthread_mutex_unlock(&server->peers_lock);
 }
 
-/* Gives the connection to the next loop. */
-static void hand_out(struct http_server *server, const struct http_accepted *accepted)
+/* Gives a new connection to the next loop. */
+static void hand_out(struct http_server *server, int fd, const struct http_peer *peer)
 {
     struct http_loop *loop = &server->loops[server->next_loop++ % server->n_loops];
-    if (loop == server->loops) { /* the acceptor's own loop */
-        http_connection_create(loop, accepted);
-        return;
-    }
-    pthread_mutex_lock(&loop->lock);
-    bool fits = loop->n_accepted < loop->accepted_capacity;
-    if (!fits) {
-        size_t capacity = loop->accepted_capacity ? 2 * loop->accepted_capacity : 16;
-        struct http_accepted *more = realloc(loop->accepted, capacity * sizeof(*more));
-        fits = more != NULL;
-        if (fits) {
-            loop->accepted = more;
-            loop->accepted_capacity = capacity;
-        }
-    }
-    if (fits) {
-        loop->accepted[loop->n_accepted++] = *accepted;
+    struct http_connection *connection = http_connection_create(loop, fd, peer);
+    if (connection && loop == server->loops) { /* the acceptor's own loop */
+        http_connection_start(connection);
+    } else if (connection) {
+        pthread_mutex_lock(&loop->lock);
+        connection->next = loop->accepted;
+        loop->accepted = connection;
         ev_async_send(loop->ev, &loop->wake);
-    }
-    pthread_mutex_unlock(&loop->lock);
-    if (!fits) {
-        close(accepted->fd);
-        http_server_forget(server, &accepted->peer);
+        pthread_mutex_unlock(&loop->lock);
     }
 }
 
@@ -294,17 +276,16 @@ static bool accept_one(struct http_server *server)
 {
     union address address = {.any.sa_family = AF_UNSPEC};
     socklen_t n_address = sizeof(address);
-    struct http_accepted accepted;
-    accepted.fd =
-        accept4(server->listen_fd, &address.any, &n_address, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (accepted.fd < 0)
+    struct http_peer peer;
+    int fd = accept4(server->listen_fd, &address.any, &n_address, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
         return errno == EINTR || errno == ECONNABORTED;
-    read_peer(&address, &accepted.peer);
-    if (admit_peer(server, &accepted.peer)) {
-        hand_out(server, &accepted);
+    read_peer(&address, &peer);
+    if (admit_peer(server, &peer)) {
+        hand_out(server, fd, &peer);
         return true;
     }
-    close(accepted.fd);
+    close(fd);
     http_server_count(server, HTTP_LIMIT_CONNECTIONS);
     return true;
 }
