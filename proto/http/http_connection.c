@@ -114,11 +114,13 @@ static bool flush(struct http_connection *connection)
         die(connection);
         return false;
     }
-    if (is_sending(connection)) {
+    if (is_sending(connection) && result != HTTP_IO_READ_FIRST) {
         ev_io_start(connection->loop->ev, &connection->writer);
         return false;
     }
     ev_io_stop(connection->loop->ev, &connection->writer);
+    if (is_sending(connection)) /* every read tries again */
+        return false;
     give_back(connection->loop, &connection->out); /* an idle stream holds no buffer */
     connection->n_sent = 0;
     return true;

@@ -51,7 +51,11 @@ enum http_io http_io_transmit(struct http_connection *connection, size_t *out_n)
     size_t n_bytes = connection->out.n_bytes - connection->n_sent;
     if (connection->ssl) {
         int rc = SSL_write_ex(connection->ssl, bytes, n_bytes, out_n);
-        return rc == 1 ? HTTP_IO_DONE : ssl_result(connection, rc);
+        if (rc == 1)
+            return HTTP_IO_DONE;
+        bool needs_bytes = SSL_get_error(connection->ssl, rc) == SSL_ERROR_WANT_READ;
+        enum http_io result = ssl_result(connection, rc);
+        return needs_bytes ? HTTP_IO_READ_FIRST : result;
     }
     ssize_t n = send(connection->fd, bytes, n_bytes, MSG_NOSIGNAL);
     if (n < 0)

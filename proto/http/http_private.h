@@ -137,9 +137,16 @@ struct http_server {
 };
 
 /* http_io.c; on the loop's thread. LATER: the socket is not ready; with TLS the writer may be
- * armed. */
-/* HTTP_IO_PLAIN: a client without TLS begins a request. */
-enum http_io { HTTP_IO_DONE, HTTP_IO_LATER, HTTP_IO_ENDED, HTTP_IO_FAILED, HTTP_IO_PLAIN };
+ * armed. READ_FIRST: TLS sends nothing before more bytes of the client come. PLAIN: a client
+ * without TLS begins a request. */
+enum http_io {
+    HTTP_IO_DONE,
+    HTTP_IO_LATER,
+    HTTP_IO_READ_FIRST,
+    HTTP_IO_ENDED,
+    HTTP_IO_FAILED,
+    HTTP_IO_PLAIN
+};
 /* Reads into the loop's scratch. */
 enum http_io http_io_receive(struct http_connection *connection, size_t *out_n);
 /* Sends a part of the output. */

@@ -1,5 +1,6 @@
 /* HTTP over TLS: certificates, client certificates, reload, and a client that speaks plain text. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -10,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <ev.h>
 #include <malloc.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
@@ -108,19 +111,25 @@ struct fixture {
     struct http_server *server;
 };
 
-static void start(struct fixture *f, const char *client_ca)
+static void configure(struct fixture *f, const char *client_ca, struct http_server_config *config)
 {
-    struct http_server_config config;
     struct rpc_tls_config files = {cert_path, key_path, client_ca, true};
     struct error err;
     char warning[WARNING_BYTES];
     assert_int_equal(rpc_tls_create(&files, &f->tls, warning, &err), 0);
-    http_server_config_init(&config);
-    config.listen = "127.0.0.1:0";
-    config.routes = routes;
-    config.n_routes = sizeof(routes) / sizeof(routes[0]);
-    config.timeout_ms = config.handshake_ms = 500;
-    config.tls = f->tls;
+    http_server_config_init(config);
+    config->listen = "127.0.0.1:0";
+    config->routes = routes;
+    config->n_routes = sizeof(routes) / sizeof(routes[0]);
+    config->timeout_ms = config->handshake_ms = 500;
+    config->tls = f->tls;
+}
+
+static void start(struct fixture *f, const char *client_ca)
+{
+    struct http_server_config config;
+    struct error err;
+    configure(f, client_ca, &config);
     assert_int_equal(http_server_create(&config, &f->server, &err), 0);
 }
 
@@ -389,6 +398,118 @@ static void test_a_refused_client_can_read_the_alert(void **state)
     stop(&f);
 }
 
+static unsigned char secret[32]; /* protects the client's records */
+
+static void keep_secret(const SSL *ssl, const char *line)
+{
+    static const char name[] = "CLIENT_TRAFFIC_SECRET_0 ";
+    size_t n;
+    (void)ssl;
+    if (strncmp(line, name, sizeof(name) - 1) == 0)
+        assert_int_equal(
+            OPENSSL_hexstr2buf_ex(secret, sizeof(secret), &n, strrchr(line, ' ') + 1, '\0'), 1);
+}
+
+/* RFC 8446, 7.1: HKDF-Expand-Label without a context. */
+static void expand(const char *label, unsigned char *out, size_t n_out)
+{
+    unsigned char text[64], mac[EVP_MAX_MD_SIZE];
+    int n = snprintf((char *)text + 3, sizeof(text) - 3, "tls13 %s", label);
+    text[0] = 0;
+    text[1] = (unsigned char)n_out;
+    text[2] = (unsigned char)n;
+    text[3 + n] = 0; /* length of the context */
+    text[4 + n] = 1;
+    assert_non_null(HMAC(EVP_sha256(), secret, sizeof(secret), text, (size_t)n + 5, mac, NULL));
+    memcpy(out, mac, n_out);
+}
+
+/* Sends the head of a message of the handshake as the client's second record, and not the rest.
+ * OpenSSL's clients send whole messages only. */
+static void send_part_of_a_message(int fd)
+{
+    enum { N_TAG = 16, N_HEAD = 5 };
+    static const unsigned char part[] = {24, 0, 0, 1, SSL3_RT_HANDSHAKE}; /* new keys; type */
+    unsigned char key[16], nonce[12];
+    unsigned char record[N_HEAD + sizeof(part) + N_TAG] = {SSL3_RT_APPLICATION_DATA, 3, 3, 0,
+                                                           sizeof(part) + N_TAG};
+    EVP_CIPHER_CTX *cipher = EVP_CIPHER_CTX_new();
+    int n;
+    expand("key", key, sizeof(key));
+    expand("iv", nonce, sizeof(nonce));
+    nonce[sizeof(nonce) - 1] ^= 1; /* number of the record */
+    EVP_EncryptInit_ex(cipher, EVP_aes_128_gcm(), NULL, key, nonce);
+    EVP_EncryptUpdate(cipher, NULL, &n, record, N_HEAD);
+    EVP_EncryptUpdate(cipher, record + N_HEAD, &n, part, sizeof(part));
+    EVP_EncryptFinal_ex(cipher, record + N_HEAD + n, &n);
+    EVP_CIPHER_CTX_ctrl(cipher, EVP_CTRL_AEAD_GET_TAG, N_TAG, record + N_HEAD + sizeof(part));
+    EVP_CIPHER_CTX_free(cipher);
+    assert_int_equal(send(fd, record, sizeof(record), MSG_NOSIGNAL), sizeof(record));
+}
+
+static void run_for(struct ev_loop *loop, int ms)
+{
+    for (int i = 0; i < ms; i++) {
+        ev_run(loop, EVRUN_NOWAIT);
+        poll(NULL, 0, 1); /* a turn of the loop each millisecond */
+    }
+}
+
+static void on_time(struct ev_loop *loop, ev_timer *timer, int events)
+{
+    (void)timer;
+    (void)events;
+    ev_break(loop, EVBREAK_ALL);
+}
+
+/* A client sent a part of a message of the handshake while its answer was written. OpenSSL wrote no
+ * more before the rest came. The socket was writable all the time, and the loop spun. */
+static void test_a_write_that_needs_bytes_of_the_client_waits_quietly(void **state)
+{
+    enum { MAX_TURNS = 20, RUN_MS = 300 };
+    struct fixture f;
+    struct http_server_config config;
+    static const char request[] = "GET /big HTTP/1.1\r\nHost: x\r\n\r\n";
+    static char bytes[BIG];
+    struct error err;
+    ev_timer timer;
+    size_t n;
+    (void)state;
+    make_pair("one");
+    configure(&f, NULL, &config);
+    config.loop = ev_loop_new(0);
+    assert_int_equal(http_server_create(&config, &f.server, &err), 0);
+    int fd = dial(&f);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    SSL_CTX_set_keylog_callback(context, keep_secret);
+    SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256");
+    SSL *ssl = SSL_new(context);
+    SSL_set_fd(ssl, fd);
+    while (SSL_connect(ssl) != 1)
+        run_for(config.loop, 1);
+    assert_int_equal(SSL_write_ex(ssl, request, sizeof(request) - 1, &n), 1);
+    run_for(config.loop, 10); /* the answer fills the buffers of the kernel */
+    send_part_of_a_message(fd);
+    for (int i = 0; i < 50; i++) { /* the socket of the server becomes writable */
+        run_for(config.loop, 2);
+        while (recv(fd, bytes, sizeof(bytes), 0) > 0)
+            continue;
+    }
+    assert_int_equal(http_server_n_connections(f.server), 1);
+    ev_timer_init(&timer, on_time, RUN_MS / 1e3, 0.);
+    ev_timer_start(config.loop, &timer);
+    unsigned before = ev_iteration(config.loop);
+    ev_run(config.loop, 0);
+    print_message("%u turns of the loop\n", ev_iteration(config.loop) - before);
+    assert_true(ev_iteration(config.loop) - before <= MAX_TURNS);
+    SSL_free(ssl);
+    SSL_CTX_free(context);
+    close(fd);
+    stop(&f);
+    ev_loop_destroy(config.loop);
+}
+
 /* The clients of the test below, in a process of their own: their memory must not count. Reads the
  * port, opens idle streams and reports each by a byte, as soon as its first part came. */
 static void hold_streams(int in, int out)
@@ -490,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_a_client_without_tls_gets_an_answer),
         cmocka_unit_test(test_a_handshake_that_never_comes_is_ended),
         cmocka_unit_test(test_a_read_returns_after_a_record_without_data),
+        cmocka_unit_test(test_a_write_that_needs_bytes_of_the_client_waits_quietly),
         cmocka_unit_test(test_an_idle_stream_holds_little),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
