@@ -156,5 +156,5 @@ else
   stop:  sluice stop
 TEXT
     http=$(sed -n 's/.* and \(http[^,]*\),.*/\1/p' "$state/serve.out" 2>/dev/null | head -n 1)
-    [ -z "$http" ] || echo "  curl $http/v1/models    # OpenAI's API"
+    [ -z "$http" ] || printf '  curl %s/v1/models    # OpenAI'"'"'s API\n  %s/    # a page with a chat, for a browser\n' "$http" "$http"
 fi

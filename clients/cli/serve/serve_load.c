@@ -96,7 +96,7 @@ static int wait_for_server(struct serve *s, struct error *err)
         announce(s->cli, "serving",
                  json_pack("{s:s,s:s,s:s}", "address", target, "http", url, "state_dir",
                            s->cli->state_dir),
-                 "sluice %s: serving on %s%s%s, state in %s, logs in %s/log", SLUICE_VERSION,
+                 "sluice %s: serving gRPC on %s%s%s, state in %s, logs in %s/log", SLUICE_VERSION,
                  target, url[0] ? " and " : "", url, s->cli->state_dir, s->cli->state_dir);
     if (!rc && set->listen[0] && !set->tls_cert[0] && !set->keys_file[0] &&
         !rpc_listen_is_loopback(set->listen))

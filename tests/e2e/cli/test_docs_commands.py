@@ -42,6 +42,7 @@ EXCEPTIONS = {
     "sluice-server --takeover": "needs a server with that configuration (test_takeover.py)",
     "xdg-open ": "opens a browser (tests/e2e/long/long_page.py)",
     "kubectl ": "needs a cluster (tests/e2e/kubernetes checks the manifests)",
+    "sluice run coder ": "needs a model with fill-in-the-middle tokens (test_suffix.py)",
     "sluice bench": "takes minutes (test_bench.py)",
     "sluice man run | man": "man is not on every machine (test_cli.py checks the pages)",
     "sluice update smol --to 2$": "three steps of 30 s each; the command with --steps runs",
