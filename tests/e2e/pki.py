@@ -42,11 +42,11 @@ class Authority:
         return cert, key
 
 
-def client_hello():
+def client_hello(protocol="h2"):
     """Returns the first message of a TLS client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([protocol])
     out = ssl.MemoryBIO()
     try:
         context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
