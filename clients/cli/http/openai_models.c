@@ -57,6 +57,10 @@ int openai_models_choose(const struct http_target *target, struct openai_model *
     int rc = fetch_list(target, &list, err);
     if (!rc && list.n == 1 && list.model.id[0]) {
         *out_model = list.model;
+    } else if (!rc && list.n == 0) {
+        rc = error_set(
+            err, STATUS_FAILED_PRECONDITION,
+            "the server lists no model; load one there, in Sluice with: sluice load MODEL");
     } else if (!rc) {
         error_set(err, STATUS_INVALID_ARGUMENT, "give a MODEL: the server lists %zu models%s%.300s",
                   list.n, list.n ? ": " : "", strbuf_str(&list.names));

@@ -97,7 +97,8 @@ int openai_models_choose(struct dispatch *dispatch, const char *given, struct mo
     struct route_table *table = replicas_routes(dispatch->replicas);
     int rc = model_name_choose(table, given && given[0] ? given : NULL, "model", out_name, err);
     if (rc && err->reason == REASON_MODEL_NOT_LOADED)
-        rc = error_field(err, "model", "is missing, and no model is loaded");
+        rc = error_field(err, "model",
+                         "is missing, and no model is loaded; load one with: sluice load MODEL");
     route_table_release(table);
     return rc;
 }

@@ -82,7 +82,8 @@ static int choose_only(const route **list, size_t n, const char *field, struct m
 {
     struct strbuf names = {0};
     if (!n) {
-        error_set(err, STATUS_FAILED_PRECONDITION, "no model is loaded");
+        error_set(err, STATUS_FAILED_PRECONDITION,
+                  "no model is loaded; load one with: sluice load MODEL");
         return error_reason(err, REASON_MODEL_NOT_LOADED);
     }
     if (model_name_n_versions(list, n, 0) == n)

@@ -25,7 +25,8 @@ int tgi_model_choose(const struct route_table *routes, const char *wanted,
     struct tgi_model model = {.n_end_ids = 0};
     int rc = model_name_choose(routes, wanted, "X-Sluice-Model", &model.name, err);
     if (rc && err->reason == REASON_MODEL_NOT_LOADED) {
-        rc = error_set(err, STATUS_UNAVAILABLE, "no model is loaded");
+        rc = error_set(err, STATUS_UNAVAILABLE,
+                       "no model is loaded; load one with: sluice load MODEL");
         err->retry_after_ms = RETRY_MS;
     }
     if (rc)

@@ -263,8 +263,11 @@ def test_a_key_does_not_leave_the_machine_in_plain_text(tmp_path):
 def test_a_model_is_chosen_only_if_it_is_the_only_one(foreign):
     error, code = failed("run", "--url", foreign, "hi")
     assert code == 2 and names(error["message"], "one", "two")
-    Foreign.models = ["one"]
     try:
+        Foreign.models = []  # the error asked for a MODEL, and none was there
+        error, code = failed("run", "--url", foreign, "hi")
+        assert code == 1 and error["code"] == "FAILED_PRECONDITION"
+        Foreign.models = ["one"]
         assert done("run", "--url", foreign, "hi").stdout == "ab\n"
         assert done("chat", "--url", foreign, stdin="hi\n").stdout == "ab\n"
     finally:
