@@ -177,15 +177,21 @@ static void name_grpc(struct listener *listener, char out_why[MAX_LINE])
                  LOG_STR("http_listen", listener->address), LOG_STR("grpc", grpc));
 }
 
+/* True if the text is an address that a client can use. Port 0 stands for any port. */
+static bool is_address(const char *text)
+{
+    size_t n = text ? strlen(text) : 0;
+    return n > 0 && (n < 2 || strcmp(text + n - 2, ":0") != 0);
+}
+
 /* Adds to a refusal by HTTP's own rules what the client may have meant. */
 static void on_refusal(void *arg, const struct http_exchange *exchange, unsigned status,
                        const char *why, char *out_headers, struct http_reply *reply)
 {
     struct listener *listener = arg;
-    const char *grpc = listener->front->config.grpc;
     char text[MAX_LINE];
     snprintf(text, sizeof(text), "%.400s", why);
-    if (status == 505 && grpc && grpc[0])
+    if (status == 505 && is_address(listener->front->config.grpc))
         name_grpc(listener, text);
     else if (status == 404) /* base URLs often lack /v1 */
         snprintf(text, sizeof(text), "%.400s; OpenAI's paths begin with /v1, KServe's with /v2",
