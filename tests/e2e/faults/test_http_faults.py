@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from conftest import free_port, patience, sanitized, stand_still, steady, until
 from http_stream import Answer, Stream, dial, echoed, leave, post, scrape
+from pki import Authority
 from plumbing import Plumbing
 from test_takeover import Shared
 
@@ -360,22 +362,33 @@ def test_f37_streams_past_the_grace_get_an_error_frame(tmp_path, stubs, hurried)
 # --- takeover ---
 
 class HttpShared(Shared):
-    def __init__(self, folder, stubs, options=(), **kwargs):
-        self.http, self.http_unix = f"127.0.0.1:{free_port()}", f"unix:{folder}/http.sock"
-        super().__init__(folder, stubs, options=["--http-listen", f"{self.http},{self.http_unix}", *options], **kwargs)
+    def __init__(self, folder, stubs, tls, **kwargs):
+        self.http, self.http_unix, self.context = f"127.0.0.1:{free_port()}", f"unix:{folder}/http.sock", None
+        options = ["--http-listen", f"{self.http},{self.http_unix}"]
+        if tls:
+            ca = Authority(folder, "ca")
+            cert, key = ca.issue("server", "localhost", "DNS:localhost")
+            self.context = ssl.create_default_context(cafile=str(ca.cert))
+            options += ["--tls-cert", cert, "--tls-key", key]
+        super().__init__(folder, stubs, options=options, **kwargs)
+
+    def dial(self, address):
+        s = dial(address)
+        return self.context.wrap_socket(s, server_hostname="localhost") if self.context and address == self.http else s
 
 
 @pytest.mark.alone  # many clients connect all the time
-def test_a_takeover_refuses_no_connection_of_http(tmp_path, stubs):
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=long)], ids=["plain", "tls"])
+def test_a_takeover_refuses_no_connection_of_http(tmp_path, stubs, tls):
     """Streams finish at the old server. Clients with new and with open connections never see an error meanwhile."""
-    p = HttpShared(tmp_path, stubs, rate=40, slots=4)
+    p = HttpShared(tmp_path, stubs, tls, rate=40, slots=4)
     wrong, answered, stopping = [], [0], threading.Event()
 
     def ask(address, fresh):
         s = None
         while not stopping.is_set():
             try:
-                s = s or dial(address)
+                s = s or p.dial(address)
                 s.sendall(post("/v1/completions", {"model": "echo", "prompt": "abc", "max_tokens": 2, "ignore_eos": True}))
                 answer = Answer(s).head()
                 body = answer.body()
@@ -390,7 +403,7 @@ def test_a_takeover_refuses_no_connection_of_http(tmp_path, stubs):
                 s = None
     threads = [threading.Thread(target=ask, args=(address, fresh)) for address in (p.http, p.http_unix) for fresh in (True, True, False)]
     try:
-        streams = [Stream(address, n_tokens=240).begin() for address in (p.http, p.http_unix) for _ in range(8)]
+        streams = [Stream("", n_tokens=240, socket=p.dial(address)).begin() for address in (p.http, p.http_unix) for _ in range(8)]
         [t.start() for t in threads]
         replaced = []
         for _ in range(3):
