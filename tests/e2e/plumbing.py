@@ -70,6 +70,17 @@ class Plumbing:
     def text(self):
         return (self.folder / "log").read_text(errors="replace")[-4000:]
 
+    def http_cpu_us(self):
+        """CPU time of the server's threads of HTTP since their start."""
+        total_ns = 0
+        for thread in pathlib.Path(f"/proc/{self.server.pid}/task").iterdir():
+            try:
+                if (thread / "comm").read_text() == "sluice-http\n":
+                    total_ns += int((thread / "schedstat").read_text().split()[0])
+            except FileNotFoundError:  # a thread of gRPC has ended meanwhile
+                pass
+        return total_ns / 1000
+
     def load_command(self, **kwargs):
         args = [BIN / "load_client", "--server", self.address, "--model", "echo", "--pid", f"server={self.server.pid}"]
         for i, worker in enumerate(self.workers):
@@ -80,14 +91,17 @@ class Plumbing:
 
     def load(self, timeout=120, http=None, **kwargs):
         """Returns the figures of the load client. Fails and shows the figures if a stream was not whole. `http`: the
-        address of HTTP, for streams of /v1/completions."""
+        address of HTTP, for streams of /v1/completions. The figures then name the CPU of the HTTP part alone."""
         command = self.load_command(**kwargs)
         if http:
             command = [http if word == self.address else word for word in command] + ["--http"]
+        before_us = self.http_cpu_us() if http else 0
         result = subprocess.run(command, capture_output=True, text=True, timeout=patience(timeout))
         assert result.stdout, result.stderr + self.text()
         figures = json.loads(result.stdout)
         assert result.returncode == 0, f"{figures}\n{self.text()}"
+        if http and figures["tokens"]:
+            figures["http_cpu_us_per_token"] = round((self.http_cpu_us() - before_us) / figures["tokens"], 2)
         return figures
 
     def stop(self):
