@@ -26,6 +26,7 @@ from gguf import GGMLQuantizationType as Q
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import make_families
+import rows as rows_20
 from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 
 VOCAB, CONTEXT = 283, 200
@@ -398,7 +399,7 @@ def write_folder(name, family, model):
     doc = json.loads((folder / "config.json").read_text())
     family.edit(folder, doc, model)
     (folder / "config.json").write_text(json.dumps(doc, indent=2) + "\n")
-    make_families.tokenizer()[0].save(str(folder / "tokenizer.json"), pretty=False)
+    make_families.link_tokenizer(folder, make_families.tokenizer()[0])
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIALS[1], "eos_token": SPECIALS[2],
                 "pad_token": SPECIALS[3], "chat_template": CHAT}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
@@ -488,12 +489,12 @@ def add_tensor(w, name, x, kind=None):
 def write_logits(name, model):
     with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
         all_of_them = sequences(SEQUENCE_SEED)
-        f.write(b"SLTL" + struct.pack("<II", len(all_of_them), VOCAB))
+        f.write(b"SLTR" + struct.pack("<II", len(all_of_them), VOCAB))
         for ids, rows in all_of_them:
             r = model(torch.from_numpy(ids)[None], use_cache=False, output_attentions=True)
             f.write(struct.pack("<II", len(ids), len(rows)) + ids.astype("<u4").tobytes())
             for row in rows:
-                f.write(struct.pack("<I", row) + r.logits[0, row].numpy().astype("<f4").tobytes())
+                f.write(struct.pack("<I", row) + rows_20.pack(r.logits[0, row].numpy()))
     return r.logits.std(), np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions])
 
 

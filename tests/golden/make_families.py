@@ -23,6 +23,7 @@ from gguf import GGMLQuantizationType as Q
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import make_tiny
+import rows as rows_20
 from families import FAMILIES, VOCAB
 
 HERE = pathlib.Path(__file__).parent
@@ -107,6 +108,12 @@ def old_spelling(doc):
     return doc
 
 
+def link_tokenizer(folder, t):
+    """All folders share a single tokenizer."""
+    t.save(str(OUT / "tokenizer.json"), pretty=False)
+    (folder / "tokenizer.json").symlink_to("../tokenizer.json")
+
+
 def write_folder(name, family, model, t):
     folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -118,7 +125,7 @@ def write_folder(name, family, model, t):
     if family.old_config:
         doc = old_spelling(doc)
     (folder / "config.json").write_text(json.dumps(doc, indent=2) + "\n")
-    t.save(str(folder / "tokenizer.json"), pretty=False)
+    link_tokenizer(folder, t)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": make_tiny.SPECIALS[1], "eos_token": make_tiny.SPECIALS[2],
                 "pad_token": make_tiny.SPECIALS[3], "chat_template": make_tiny.CHAT}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
@@ -258,12 +265,12 @@ def write_logits(name, family, model, seed):
         (SECOND, rng.integers(0, VOCAB, SECOND), [15, 16, 31, 32, SECOND - 1]),
     ]
     with torch.no_grad(), open(OUT / f"{name}.bin", "wb") as f:
-        f.write(b"SLTL" + struct.pack("<II", len(sequences), vocab))
+        f.write(b"SLTR" + struct.pack("<II", len(sequences), vocab))
         for prompt, ids, rows in sequences:
             f.write(struct.pack("<II", len(ids), len(rows)) + ids.astype("<u4").tobytes())
             for row in rows:
                 r = logits_of(model, ids[: max(prompt, row + 1)])
-                f.write(struct.pack("<I", row) + r.logits[0, row].numpy().astype("<f4").tobytes())
+                f.write(struct.pack("<I", row) + rows_20.pack(r.logits[0, row].numpy()))
     peak = np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions]) if r.attentions else np.nan
     return r.logits.std(), peak
 

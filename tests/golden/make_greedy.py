@@ -15,6 +15,7 @@ import transformers
 
 import greedy
 import make_families
+import rows
 from families import FAMILIES
 from make_tiny import HERE
 
@@ -41,8 +42,8 @@ def first_sequence(name):
     data = (TINY / f"{name}.bin").read_bytes()
     _, vocab, n_ids, n_rows = struct.unpack_from("<IIII", data, 4)
     ids = np.frombuffer(data, "<u4", n_ids, 20)
-    at = 20 + 4 * n_ids + (n_rows - 1) * 4 * (1 + vocab)
-    return ids.astype(np.int64), struct.unpack_from("<I", data, at)[0], np.frombuffer(data, "<f4", vocab, at + 4)
+    at = 20 + 4 * n_ids + (n_rows - 1) * (4 + rows.n_bytes(vocab))
+    return ids.astype(np.int64), struct.unpack_from("<I", data, at)[0], rows.unpack(data, at + 4, vocab)
 
 
 def difference(name, model):

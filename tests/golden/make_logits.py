@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import torch
 
+import rows as rows_20
 from torch_models import hf_llama
 from torch_models.gguf_model import Model, sample_path
 
@@ -63,7 +64,7 @@ def main():
 
     with torch.no_grad(), open(HERE / "sample_logits.bin", "wb") as f:
         prompts = [(SHORT, True), (MIDDLE, False), (LONG, False), (chat(QUESTIONS[0]), True)]
-        f.write(b"SLLG" + struct.pack("<II", len(prompts), TOP))
+        f.write(b"SLLR" + struct.pack("<II", len(prompts), TOP))
         for text, whole in prompts:
             ids = encode(text)
             logits = hf(torch.tensor([ids])).logits[0]
@@ -75,9 +76,9 @@ def main():
             f.write(struct.pack(f"<{len(ids)}I", *ids))
             for r in range(len(ids)):
                 f.write(struct.pack("<ff", float(lse[r]), float(absmax[r])))
-                f.write(top.indices[r].numpy().astype("<u4").tobytes() + top.values[r].numpy().astype("<f4").tobytes())
+                f.write(top.indices[r].numpy().astype("<u2").tobytes() + top.values[r].numpy().astype("<f4").tobytes())
             if whole:
-                f.write(logits[-1].numpy().astype("<f4").tobytes())
+                f.write(rows_20.pack(logits[-1].numpy()))
             print(f"{len(ids)} tokens, next {tok.decode([int(top.indices[-1][0])])!r}")
 
     with torch.no_grad(), open(HERE / "sample_greedy.bin", "wb") as f:

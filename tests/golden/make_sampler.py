@@ -6,6 +6,7 @@ Draws are by Philox4x32-10. Where transformers has a processor for a stage, the 
 
 import itertools
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -142,8 +143,15 @@ def draws(result, n_vocab, rng):
         seed, choice, position = int(rng.integers(0, 1 << 63)) * 2 + 1, int(rng.integers(0, 8)), int(rng.integers(0, 5000))
         u = (philox([position, choice, 0, 0], [seed & 0xFFFFFFFF, seed >> 32])[0] + 0.5) / 2**32
         if np.abs(edges[:-1] - u).min(initial=1) > 1e-5:
-            out.append({"seed": str(seed), "choice": choice, "position": position, "id": result["kept"][int((edges <= u).sum())]})
+            out.append([str(seed), choice, position, result["kept"][int((edges <= u).sum())]])
     return out
+
+
+def shortened(result, n_vocab):
+    """Probabilities to 5e-9, but at least a digit: tests compare within 2e-6. `kept` is left out where all ids are kept."""
+    result = {k: v for k, v in result.items() if k != "kept" or v != list(range(n_vocab))}
+    short = lambda v: float(f"{v:.{max(1, min(7, 9 + math.floor(math.log10(v))))}g}") if v > 0 else v
+    return result | ({"probs": [short(v) for v in result["probs"]]} if "probs" in result else {})
 
 
 def main():
@@ -156,7 +164,7 @@ def main():
         result = chain(rows[row], c)
         if "kept" in result:
             result["draws"] = draws(result, len(rows[row]), rng)
-        cases.append({"row": row, "params": given, **result})
+        cases.append({"row": row, "params": given, **shortened(result, len(rows[row]))})
 
     used = dict(prompt_ids=[1, 2, 3, 3, 17], generated_ids=[5, 5, 5, 2, 30, 31, 30])
     for row in range(len(rows)):
@@ -193,7 +201,7 @@ def main():
         result = chain(rows[row], c)
         if "kept" in result:
             result["draws"] = draws(result, len(rows[row]), rng)
-        requests.append({"row": row, "params": given, **result})
+        requests.append({"row": row, "params": given, **shortened(result, len(rows[row]))})
 
     best = [np.argsort(-r)[:12].tolist() for r in rows]
     for row in range(len(rows)):

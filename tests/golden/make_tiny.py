@@ -13,6 +13,7 @@ import torch
 from gguf import GGMLQuantizationType as Q
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+import rows as rows_20
 from torch_models import hf_llama
 from torch_models.gguf_model import Model
 
@@ -27,7 +28,7 @@ CHAT = (
 SPECS = {
     "f32": (Q.F32, True, 2, 64, 32, 4, 2, 500.0, 1e-2),
     "f16": (Q.F16, False, 2, 64, 64, 8, 2, 1000.0, 1e-5),
-    "bf16": (Q.BF16, True, 3, 64, 64, 4, 2, 10000.0, 1e-5),
+    "bf16": (Q.BF16, True, 2, 64, 64, 4, 2, 10000.0, 1e-5),
     "q8_0": (Q.Q8_0, False, 2, 96, 128, 6, 2, 10000.0, 1e-3),
     "q4_0": (Q.Q4_0, True, 3, 96, 160, 6, 2, 10000.0, 1e-5),
     "q4_1": (Q.Q4_1, False, 2, 96, 96, 6, 2, 100000.0, 1e-5),
@@ -149,7 +150,7 @@ def write_gguf(name, spec, tokens, merges):
 def write_logits(name, hf, vocab=VOCAB):
     rng = np.random.default_rng(5)
     with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
-        f.write(b"SLTL" + struct.pack("<II", len(LENGTHS), vocab))
+        f.write(b"SLTR" + struct.pack("<II", len(LENGTHS), vocab))
         for n in LENGTHS:
             ids = rng.integers(0, vocab, n)
             r = hf(torch.from_numpy(ids)[None], output_attentions=True)
@@ -157,7 +158,7 @@ def write_logits(name, hf, vocab=VOCAB):
             rows = sorted({i for i in ROWS if i < n} | {n - 1})
             f.write(struct.pack("<II", n, len(rows)) + ids.astype("<u4").tobytes())
             for row in rows:
-                f.write(struct.pack("<I", row) + logits[row].numpy().astype("<f4").tobytes())
+                f.write(struct.pack("<I", row) + rows_20.pack(logits[row].numpy()))
         peak = np.mean([a[0, :, n // 2 :].amax(-1).mean() for a in r.attentions])
         gap = logits.topk(2, dim=1).values
         print(f"{name:5} {(HERE / 'tiny' / f'{name}.gguf').stat().st_size:7} bytes, logits deviate {logits.std():.2f}, "

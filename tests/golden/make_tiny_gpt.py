@@ -18,11 +18,11 @@ BLOOM_SPECIALS = ["<unk>", "<s>", "</s>", "<pad>"]
 BLOOM_WORDS = r" ?[^(\s|[.,!?…。，、।۔،])]+" # from BLOOM's tokenizer.json
 # name: matrix type, tied, layers, hidden, ffn, heads, eps
 SPECS = {
-    "gpt2_f32": (Q.F32, True, 2, 64, 96, 4, 1e-2),
+    "gpt2_f32": (Q.F32, True, 2, 32, 96, 4, 1e-2),
     "gpt2_f16": (Q.F16, False, 1, 64, 96, 2, 1e-5),
     "gpt2_q8_0": (Q.Q8_0, True, 2, 96, 160, 6, 1e-5),
     "gpt2_q4_0": (Q.Q4_0, False, 2, 96, 96, 6, 1e-3),
-    "bloom_f32": (Q.F32, True, 2, 48, 192, 6, 1e-2),  # six heads: slopes of four, two between them
+    "bloom_f32": (Q.F32, True, 1, 48, 192, 6, 1e-2),  # six heads: slopes of four, two between them
     "bloom_bf16": (Q.BF16, False, 1, 64, 256, 2, 1e-5),
     "bloom_q4_1": (Q.Q4_1, True, 1, 96, 384, 6, 1e-5),
 }

@@ -101,7 +101,7 @@ static void measure(const char *kernels, const char *dir, const char *name)
     char path[512], file[64];
     snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s", dir, name);
     snprintf(file, sizeof(file), "tiny/%.40s.bin", name);
-    golden_open(&g, file, "SLTL");
+    golden_open(&g, file, "SLTR");
     uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g), vocab = 0;
     for (uint32_t s = 0; s < n_seqs; s++) {
         uint32_t n_ids = golden_u32(&g), n_rows = golden_u32(&g);
@@ -111,7 +111,7 @@ static void measure(const char *kernels, const char *dir, const char *name)
         uint32_t first = first_other(&exact, &other, &t);
         for (uint32_t r = 0; r < n_rows; r++) {
             uint32_t row = golden_u32(&g);
-            float *expected = golden_copy(&g, n_golden);
+            float *expected = golden_row(&g, n_golden);
             add_worst(&t.f32, f32 + (size_t)row * vocab, expected, n_golden);
             free(expected);
         }

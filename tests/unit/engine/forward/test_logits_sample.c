@@ -30,7 +30,7 @@ static struct worst compare_sample(const struct executor_config *cfg)
     struct worst worst = {0};
     struct golden g;
     struct model_run run;
-    golden_open(&g, "sample_logits.bin", "SLLG");
+    golden_open(&g, "sample_logits.bin", "SLLR");
     uint32_t n_prompts = golden_u32(&g), n_top = golden_u32(&g), n_whole = 0;
     for (uint32_t p = 0; p < n_prompts; p++) {
         uint32_t n_bytes = golden_u32(&g), n_ids = golden_u32(&g), vocab = golden_u32(&g);
@@ -46,7 +46,7 @@ static struct worst compare_sample(const struct executor_config *cfg)
         for (uint32_t r = 0; r < n_ids; r++) {
             golden_f32(&g);
             double scale = (double)golden_f32(&g);
-            uint32_t *top_ids = golden_copy(&g, n_top);
+            uint16_t *top_ids = golden_copy(&g, n_top / 2);
             float *top = golden_copy(&g, n_top);
             for (uint32_t i = 0; i < n_top; i++) {
                 double d = fabs((double)all[(size_t)r * vocab + top_ids[i]] - (double)top[i]);
@@ -57,7 +57,7 @@ static struct worst compare_sample(const struct executor_config *cfg)
             free(top);
         }
         if (whole) {
-            float *last = golden_copy(&g, vocab);
+            float *last = golden_row(&g, vocab);
             double e = model_relative_error(all + (size_t)(n_ids - 1) * vocab, last, vocab);
             worst.error = match_worse(worst.error, e);
             n_whole++;

@@ -70,3 +70,19 @@ void *golden_copy(struct golden *g, size_t n)
     memcpy(copy, golden_take(g, n * 4), n * 4);
     return copy;
 }
+
+float *golden_row(struct golden *g, size_t n)
+{
+    double unit = (double)golden_f32(g) / ((1 << 19) - 1);
+    float *row = malloc(n * sizeof(float));
+    assert_non_null(row);
+    for (size_t i = 0; i < n; i += 2) {
+        uint64_t pair = 0;
+        memcpy(&pair, golden_take(g, 5), 5);
+        for (size_t k = 0; k < 2 && i + k < n; k++) {
+            int32_t code = (int32_t)(pair >> 20 * k & 0xFFFFF);
+            row[i + k] = (float)((code < 1 << 19 ? code : code - (1 << 20)) * unit);
+        }
+    }
+    return row;
+}

@@ -59,7 +59,7 @@ static void match_sequence(struct model_run *run, struct golden *g, bool first, 
     assert_true(vocab <= n_golden);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t row = golden_u32(g), length = row < n_prompt ? n_prompt : row + 1;
-        float *expected = golden_copy(g, n_golden);
+        float *expected = golden_row(g, n_golden);
         const float *logits = all[border && length > border] + (size_t)row * vocab;
         double error = model_relative_error(logits, expected, vocab);
         match->error = match_worse(match->error, error);
@@ -84,7 +84,7 @@ struct match match_path(const char *path, const char *name, const struct executo
     char file[128];
     snprintf(file, sizeof(file), "tiny/%s.bin", name);
     model_run_open(&run, path, cfg);
-    golden_open(&g, file, "SLTL");
+    golden_open(&g, file, "SLTR");
     uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g);
     for (uint32_t s = 0; s < n_seqs; s++)
         match_sequence(&run, &g, s == 0, n_golden, chunk, &match);
