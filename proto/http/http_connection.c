@@ -8,7 +8,6 @@
 #include <openssl/ssl.h>
 
 #include "base/clock.h"
-#include "proto/http/http_budget.h"
 #include "proto/http/http_private.h"
 #include "proto/http/http_tls.h"
 
@@ -40,8 +39,7 @@ static void end_exchange(struct http_connection *connection, bool gone)
     http_exchange_release(exchange);
 }
 
-/* The connection is closed at the end of the running callback. */
-static void die(struct http_connection *connection)
+void http_connection_end(struct http_connection *connection)
 {
     if (connection->phase == HTTP_DEAD)
         return;
@@ -53,7 +51,7 @@ static void die(struct http_connection *connection)
 
 void http_connection_destroy(struct http_connection *connection)
 {
-    die(connection);
+    http_connection_end(connection);
     *connection->at = connection->next;
     if (connection->next)
         connection->next->at = connection->at;
@@ -111,7 +109,7 @@ static bool flush(struct http_connection *connection)
             connection->since_ns = connection->loop->now_ns;
     }
     if (strbuf_failed(&connection->out) || result == HTTP_IO_FAILED || result == HTTP_IO_ENDED) {
-        die(connection);
+        http_connection_end(connection);
         return false;
     }
     if (is_sending(connection) && result != HTTP_IO_READ_FIRST) {
@@ -126,149 +124,14 @@ static bool flush(struct http_connection *connection)
     return true;
 }
 
-/* --- requests --- */
-
-static bool make_exchange(struct http_connection *connection)
-{
-    struct http_exchange *exchange = calloc(1, sizeof(*exchange));
-    size_t n = connection->n_scanned;
-    if (!exchange)
-        return false;
-    atomic_init(&exchange->n_refs, 1);
-    exchange->loop = connection->loop;
-    atomic_fetch_add(&connection->loop->server->n_refs, 1);
-    exchange->connection = connection;
-    exchange->request = calloc(1, sizeof(*exchange->request));
-    exchange->memory = malloc(n + 1);
-    connection->exchange = exchange;
-    atomic_fetch_add(&connection->loop->server->n_live, 1);
-    if (!exchange->request || !exchange->memory)
-        return false;
-    if (n)
-        memcpy(exchange->memory, connection->in.data, n);
-    exchange->memory[n] = '\0';
-    strbuf_consume(&connection->in, n);
-    connection->n_scanned = 0;
-    return true;
-}
-
-/* The head is complete. */
-static void take_head(struct http_connection *connection)
-{
-    const char *why = NULL;
-    size_t n = connection->n_scanned;
-    if (!make_exchange(connection)) {
-        die(connection);
-        return;
-    }
-    struct http_exchange *exchange = connection->exchange;
-    struct http_head *head = &exchange->request->head;
-    unsigned status = http_head_parse(exchange->memory, n, head, &why);
-    exchange->is_head = head->method == HTTP_HEAD;
-    exchange->is_1_0 = head->is_1_0;
-    connection->n_requests++;
-    bool is_last = connection->n_requests >= connection->loop->server->config.max_requests;
-    if (is_last && head->keeps_open)
-        count(connection, HTTP_LIMIT_REQUESTS);
-    connection->closes |= !head->keeps_open || connection->loop->is_draining || is_last;
-    if (status) {
-        connection->phase = HTTP_ANSWERING;
-        http_answer_refuse(connection, status, why);
-    } else if (http_answer_head(connection)) {
-        connection->phase = HTTP_ANSWERING;
-    } else {
-        connection->phase = HTTP_IN_BODY;
-        connection->chunks = (struct http_chunks){0};
-        strbuf_init(&connection->body, connection->loop->server->config.max_body_bytes);
-        if (head->expects_continue && !connection->in.n_bytes && (head->is_chunked || head->n_body))
-            strbuf_add_str(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
-    }
-}
-
-/* True if the budget has no room for the body, which is refused then. */
-static bool is_over_budget(struct http_connection *connection)
-{
-    if (http_budget_allows(connection->loop->server->config.budget, connection->body.n_bytes))
-        return false;
-    connection->phase = HTTP_ANSWERING;
-    http_answer_refuse_budget(connection);
-    return true;
-}
-
-/* Moves received bytes of the body to connection->body. False if the body needs more bytes. */
-static bool take_body(struct http_connection *connection)
-{
-    struct http_request *request = connection->exchange->request;
-    struct strbuf *in = &connection->in, *body = &connection->body;
-    unsigned status = 0;
-    size_t n = in->n_bytes, n_before = body->n_bytes;
-    if (request->head.is_chunked) {
-        status = http_chunks_decode(&connection->chunks, strbuf_str(in), in->n_bytes, &n, body);
-    } else {
-        uint64_t n_left = request->head.n_body - body->n_bytes;
-        n = n < n_left ? n : (size_t)n_left;
-        if (n && !strbuf_add(body, in->data, n))
-            status = 503; /* the length was checked before: memory is exhausted */
-        else if (body->n_bytes == request->head.n_body)
-            status = 200;
-    }
-    strbuf_consume(in, n);
-    http_budget_move(connection->loop->server->config.budget, n_before, body->n_bytes);
-    if (!status)
-        return is_over_budget(connection);
-    connection->phase = HTTP_ANSWERING;
-    if (status == 413)
-        count(connection, HTTP_LIMIT_BODY_BYTES);
-    if (status != 200)
-        http_answer_refuse(connection, status,
-                           status == 413   ? "the body is over the limit"
-                           : status == 503 ? "there is no memory for the body"
-                                           : "the body's chunks are not valid");
-    else
-        http_answer_request(connection);
-    return true;
-}
-
-/* Searches the end of the head. False if more bytes are needed. */
-static bool find_head(struct http_connection *connection)
-{
-    size_t limit = connection->loop->server->config.max_header_bytes;
-    struct strbuf *in = &connection->in;
-    enum http_head_end end =
-        http_head_find_end(strbuf_str(in), in->n_bytes, &connection->n_scanned);
-    if (end == HTTP_HEAD_WHOLE && connection->n_scanned <= limit) {
-        take_head(connection);
-        return true;
-    }
-    if (end == HTTP_HEAD_PART && in->n_bytes <= limit) {
-        /* A client that speaks TLS or another protocol would wait for an answer in vain. */
-        if (in->n_bytes && (unsigned char)in->data[0] < 0x20 && in->data[0] != '\r' &&
-            in->data[0] != '\n')
-            die(connection);
-        return false;
-    }
-    bool has_line = memchr(in->data, '\n', in->n_bytes) != NULL;
-    connection->n_scanned = 0;
-    connection->phase = HTTP_ANSWERING;
-    if (!make_exchange(connection)) {
-        die(connection);
-        return false;
-    }
-    if (end == HTTP_HEAD_BROKEN) {
-        http_answer_refuse(connection, 400, "a line ends without CR");
-    } else {
-        count(connection, HTTP_LIMIT_HEADER_BYTES);
-        http_answer_refuse(connection, has_line ? 431 : 414, "the head is over the limit");
-    }
-    return true;
-}
+/* --- answers --- */
 
 /* The last byte of the answer is sent. */
 static void after_answer(struct http_connection *connection)
 {
     end_exchange(connection, false);
     if (connection->has_ended) {
-        die(connection);
+        http_connection_end(connection);
     } else if (connection->closes) {
         if (connection->ssl)
             SSL_shutdown(connection->ssl);
@@ -329,10 +192,10 @@ static void progress(struct http_connection *connection)
                 enter(connection, HTTP_IN_HEAD);
             break;
         case HTTP_IN_HEAD:
-            goes_on = find_head(connection);
+            goes_on = http_request_read_head(connection);
             break;
         case HTTP_IN_BODY:
-            goes_on = connection->exchange && take_body(connection);
+            goes_on = connection->exchange && http_request_read_body(connection);
             if (!goes_on && connection->phase == HTTP_IN_BODY)
                 flush(connection); /* 100 Continue */
             break;
@@ -364,7 +227,7 @@ static void on_end(struct http_connection *connection)
     bool is_answered = connection->phase == HTTP_ANSWERING && connection->exchange &&
                        connection->exchange->is_over && is_sending(connection);
     if (!is_answered)
-        die(connection);
+        http_connection_end(connection);
 }
 
 /* The alert is sent. A close would reset the connection if bytes of the client are unread, and the
@@ -384,11 +247,7 @@ static void refuse_plain(struct http_connection *connection)
     SSL_free(connection->ssl);
     connection->ssl = NULL;
     enter(connection, HTTP_ANSWERING);
-    if (!make_exchange(connection)) {
-        die(connection);
-        return;
-    }
-    http_answer_refuse(connection, 400, "this port speaks TLS: use https:// in place of http://");
+    http_request_refuse(connection, 400, "this port speaks TLS: use https:// in place of http://");
     progress(connection);
 }
 
@@ -403,7 +262,7 @@ static bool shake_hands(struct http_connection *connection)
     else if (result == HTTP_IO_FAILED)
         refuse_handshake(connection);
     else if (result == HTTP_IO_ENDED)
-        die(connection);
+        http_connection_end(connection);
     return result == HTTP_IO_DONE;
 }
 
@@ -419,7 +278,7 @@ static void read_some(struct http_connection *connection)
     } while (result == HTTP_IO_DONE && connection->ssl && SSL_pending(connection->ssl) > 0 &&
              connection->phase != HTTP_ANSWERING);
     if (result == HTTP_IO_FAILED) {
-        die(connection);
+        http_connection_end(connection);
         return;
     }
     progress(connection);
@@ -467,7 +326,7 @@ void http_connection_on_kick(struct http_connection *connection)
 {
     if (connection->exchange && atomic_load(&connection->exchange->aborted)) {
         connection->is_cut = true;
-        die(connection);
+        http_connection_end(connection);
     } else if (connection->phase == HTTP_ANSWERING && !is_sending(connection)) {
         progress(connection);
     }
@@ -522,7 +381,7 @@ void http_connection_sweep(struct http_connection *connection)
 {
     bool rests = connection->phase == HTTP_ANSWERING && connection->exchange->rests;
     bool silent = is_silent(connection);
-    bool refuses = connection->phase == HTTP_IN_BODY && is_over_budget(connection);
+    bool refuses = connection->phase == HTTP_IN_BODY && http_request_check_budget(connection);
     if (silent || refuses || (rests && !is_sending(connection))) {
         if (silent) {
             connection->since_ns = connection->loop->now_ns;
@@ -536,17 +395,11 @@ void http_connection_sweep(struct http_connection *connection)
         return;
     bool in_request = connection->phase == HTTP_IN_BODY || connection->phase == HTTP_IN_HEAD;
     count_late(connection);
-    if (in_request && !connection->exchange) {
-        connection->n_scanned = 0;
-        if (!make_exchange(connection))
-            in_request = false;
-    }
     if (in_request) {
-        connection->phase = HTTP_ANSWERING;
-        http_answer_refuse(connection, 408, "the request took too long");
+        http_request_refuse(connection, 408, "the request took too long");
         progress(connection);
     } else {
-        die(connection);
+        http_connection_end(connection);
     }
     settle(connection);
 }

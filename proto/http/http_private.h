@@ -1,5 +1,4 @@
-/* http_private.h: the structs that http_server.c and http_connection.c share. Private to
- * proto/http. */
+/* http_private.h: the structs that the files of the server share. Private to proto/http. */
 #pragma once
 
 #include <pthread.h>
@@ -161,6 +160,8 @@ struct http_connection *http_connection_create(struct http_loop *loop, int fd,
                                                const struct http_peer *peer);
 /* The loop serves the connection from now on. */
 void http_connection_start(struct http_connection *connection);
+/* The connection is closed at the end of the running callback. */
+void http_connection_end(struct http_connection *connection);
 /* Frees the connection; a running exchange is gone. */
 void http_connection_destroy(struct http_connection *connection);
 /* A kick: calls `next` and sends what it put, or cuts an aborted answer off. */
@@ -169,6 +170,16 @@ void http_connection_on_kick(struct http_connection *connection);
 void http_connection_sweep(struct http_connection *connection);
 /* The server drains: one further request at most. */
 void http_connection_drain(struct http_connection *connection);
+
+/* http_request.c; on the loop's thread. The phase says what to read. */
+/* Reads the head. False if more bytes are needed. */
+bool http_request_read_head(struct http_connection *connection);
+/* Moves received bytes to the body. False if more bytes are needed. */
+bool http_request_read_body(struct http_connection *connection);
+/* Refuses the body if the budget has no room for it. True if it was refused. */
+bool http_request_check_budget(struct http_connection *connection);
+/* Refuses the request that comes, also before its head is complete. */
+void http_request_refuse(struct http_connection *connection, unsigned status, const char *why);
 
 /* http_server.c; any thread. */
 void http_server_release(struct http_server *server);
