@@ -76,6 +76,12 @@ def dims_of_llama(w, c):
     w.add_rope_dimension_count(head_dim(c))
 
 
+def dynamic_keys(w, c):
+    """GGUF has no such scaling, and the converter leaves it out: it counts beyond the context only."""
+    dims_of_llama(w, c)
+    w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+
+
 def partial_dims(w, c):
     w.add_rope_dimension_count(int(c.rope_parameters["partial_rotary_factor"] * head_dim(c)))
 
@@ -213,7 +219,7 @@ FAMILIES = {
         "LlamaForCausalLM",
         llama_like(36, num_attention_heads=4, num_key_value_heads=4, head_dim=8, tie_word_embeddings=True, rms_norm_eps=1e-5,
                    rope_parameters=rope(kind="dynamic", factor=2.0)),
-        old_config=True),
+        A.LLAMA, dynamic_keys, permuted=True, old_config=True),
     "mistral": Family("MistralForCausalLM", llama_like(sliding_window=16, rms_norm_eps=1e-3, rope_parameters=rope()), peak=1.5),
     # three query heads per KV head, a KV head that two ranks share
     "qwen3": Family(

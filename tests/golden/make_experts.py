@@ -314,6 +314,8 @@ FAMILIES |= {
                                         keys=lambda w, c: glm_keys(w, c, 0), extra={}),
     "ernie4_5_moe_wide": wide(FAMILIES["ernie4_5_moe"], num_hidden_layers=2, moe_layer_end_index=1, moe_layer_interval=1, **MOE),
     "minimax_m2_wide": wide(FAMILIES["minimax_m2"], num_local_experts=4),
+    # both kinds of attention layer; dense, because others show experts over four ranks
+    "mimo2_wide": wide(FAMILIES["mimo2"], head_dim=32, num_hidden_layers=2, mlp_layer_types=["dense", "dense"]),
 }  # fmt: skip
 
 

@@ -49,10 +49,20 @@ def filling(ffn=160, **more):
     return square(hidden_size=160, intermediate_size=ffn, num_attention_heads=5, **more)
 
 
+def narrow(**more):
+    """Four heads of 32: the least that four ranks divide."""
+    return dict(hidden_size=32, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=32) | more
+
+
 ROWS = {
-    "llama3_q8_0": Row("llama3", Q.Q8_0, heads()),
+    "llama3_q8_0": Row("llama3", Q.Q8_0, heads(num_hidden_layers=1)),
     "stablelm_iq4_nl": Row("stablelm", Q.IQ4_NL, filling(num_key_value_heads=1)),
     "gpt2_iq4_nl": Row("gpt2", Q.IQ4_NL, dict(n_embd=160, n_head=5, n_inner=160)),
+    "gemma2_q8_0": Row("gemma2", Q.Q8_0, narrow()),
+    "qwen3moe_iq4_nl": Row("qwen3moe", Q.IQ4_NL, narrow(moe_intermediate_size=128, num_experts=4, num_hidden_layers=1), calm=8, seeds=16),
+    "gpt_oss_gguf_mxfp4": Row(
+        "gpt_oss", Q.Q8_0, narrow(num_local_experts=4, num_experts_per_tok=2, num_hidden_layers=1, layer_types=[make_experts.SLIDING]),
+        experts=Q.MXFP4, calm=8, seeds=16),
 }  # fmt: skip
 
 

@@ -108,7 +108,8 @@ static void test_families_near_transformers(void **state)
                                         "glm4moe",
                                         "ernie4_5_moe",
                                         "minimax_m2",
-                                        "mimo2"};
+                                        "mimo2",
+                                        "llama_dynamic"};
     static const char *const folders[] = {"mistral",          "qwen2_window",   "gemma2_scale",
                                           "gemma3_images",    "gptj",           "opt",
                                           "falcon_rw",        "phi3_long",      "starcoder2_window",
@@ -127,7 +128,8 @@ static void test_families_near_transformers(void **state)
 /* Quantized files of the families, with the bound of test_quantized_families.c. */
 static void test_quantized_families_near_transformers(void **state)
 {
-    static const char *const names[] = {"llama3_q8_0", "stablelm_iq4_nl", "gpt2_iq4_nl"};
+    static const char *const names[] = {"llama3_q8_0", "stablelm_iq4_nl", "gpt2_iq4_nl",
+                                        "gemma2_q8_0", "qwen3moe_iq4_nl", "gpt_oss_gguf_mxfp4"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (grid_is_whole() || i % 2 == 0)

@@ -36,6 +36,7 @@ static const struct family {
     {"qwen2moe_wide", false, true},     {"granitemoe_wide", false, true},
     {"glm4moe_wide", false, true},      {"ernie4_5_moe_wide", false, true},
     {"minimax_m2_wide", false, true},   {"mimo2", true, false},
+    {"mimo2_wide", false, true},
 };
 
 static const struct variant {

@@ -25,7 +25,7 @@ static const struct family families[] = {
     {"llama3", true, 4},
     {"llama_linear", true, 4},
     {"llama_yarn", false, 2},
-    {"llama_dynamic", false, 1},
+    {"llama_dynamic", true, 1},
     {"mistral", false, 4},
     {"qwen3", true, 4},
     {"qwen3vl", true, 2},

@@ -106,6 +106,26 @@ static const struct change other_values[] = {
     /* Symptom: scores were capped, and transformers does not read the key. */
     {"gemma3", "\"attn_logit_softcapping\": null", "\"attn_logit_softcapping\": 30.0", UNBUILT,
      "attn_logit_softcapping"},
+    /* The published config of MiMo-V2-Flash has the model's own spelling. A key of
+     * this spelling must not be ignored in favour of a default. */
+    {"mimo2", "\"layer_types\": [", "\"hybrid_layer_pattern\": [0, 1], \"layer_types\": [", UNBUILT,
+     "hybrid_layer_pattern"},
+    {"mimo2", ALSO("\"moe_layer_freq\": [0, 1]"), UNBUILT, "moe_layer_freq"},
+    {"mimo2", ALSO("\"swa_num_key_value_heads\": 2"), UNBUILT, "swa_num_key_value_heads"},
+    {"mimo2", ALSO("\"swa_num_attention_heads\": 8"), UNBUILT, "swa_num_attention_heads"},
+    {"mimo2", ALSO("\"swa_head_dim\": 24"), UNBUILT, "swa_head_dim"},
+    {"mimo2", ALSO("\"swa_v_head_dim\": 16"), UNBUILT, "swa_v_head_dim"},
+    {"mimo2", ALSO("\"swa_rope_theta\": 700.0"), UNBUILT, "swa_rope_theta"},
+    {"mimo2", ALSO("\"add_swa_attention_sink_bias\": true"), UNBUILT,
+     "add_swa_attention_sink_bias"},
+    {"mimo2", ALSO("\"add_full_attention_sink_bias\": false"), UNBUILT,
+     "add_full_attention_sink_bias"},
+    {"mimo2", ALSO("\"attention_chunk_size\": 16"), UNBUILT, "attention_chunk_size"},
+    {"mimo2", ALSO("\"sliding_window_size\": 16"), UNBUILT, "sliding_window_size"},
+    {"mimo2", ALSO("\"partial_rotary_factor\": 0.334"), UNBUILT, "partial_rotary_factor"},
+    {"mimo2", ALSO("\"scoring_func\": \"softmax\""), UNBUILT, "scoring_func"},
+    {"mimo2", ALSO("\"topk_method\": \"greedy\""), UNBUILT, "topk_method"},
+    {"mimo2", ALSO("\"layernorm_epsilon\": 0.1"), UNBUILT, "layernorm_epsilon"},
     /* ALiBi slopes are those of layer 0. */
     {"mpt", "\"n_heads\": 3", "\"n_heads\": [3, 1]", UNBUILT, "n_heads|3|1"},
 };
