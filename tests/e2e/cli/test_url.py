@@ -1,5 +1,6 @@
 """The command line over HTTP. run, chat and bench serve speak with Sluice and with servers of other habits. `sluice serve`
 prints its HTTP address."""
+import contextlib
 import http.server
 import json
 import os
@@ -392,14 +393,15 @@ def test_bench_checks_the_count_of_a_server(foreign):
 
 
 def test_a_taken_default_port_moves_http_and_a_given_one_fails(tmp_path, stubs):
-    """With its defaults, serve has to start also where another program has port 8000."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            holder.bind(("127.0.0.1", 8000))
-            holder.listen()
-        except OSError:
-            pass  # another process holds the port already
+    """With its defaults, serve has to start also where another program has port 8000. Symptom: the program was another run
+    of this test, which released the port in the middle."""
+    def hold():
+        with contextlib.suppress(OSError):
+            return held.enter_context(socket.create_server(("127.0.0.1", 8000)))
+
+    with contextlib.ExitStack() as held, socket.create_server(("127.0.0.1", 0)) as given:
+        with contextlib.suppress(AssertionError):  # another program may have the port all the time
+            until(hold, 20, "the port is free")
         default = Sluice(tmp_path, stubs)
         environ = {k: v for k, v in os.environ.items() if k != "SLUICE_HTTP_LISTEN"}
         log = open(tmp_path / "serve.out", "ab")
@@ -416,8 +418,8 @@ def test_a_taken_default_port_moves_http_and_a_given_one_fails(tmp_path, stubs):
         finally:
             default.stop()
         (tmp_path / "x").mkdir()
-        error, code = failed("serve", "--state-dir", tmp_path / "x", "--listen", f"127.0.0.1:{free_port()}", "--http-listen", "127.0.0.1:8000",
-                             "--metrics", "", "--manager-metrics", "")
+        error, code = failed("serve", "--state-dir", tmp_path / "x", "--listen", f"127.0.0.1:{free_port()}", "--http-listen",
+                             f"127.0.0.1:{given.getsockname()[1]}", "--metrics", "", "--manager-metrics", "")
         assert code == 1 and error["reason"] == "ADDRESS_IN_USE" and names(error["message"], "--http-listen")
         assert failed("serve", "--no-http", "--http-listen", "127.0.0.1:1")[1] == 2
 
