@@ -26,7 +26,7 @@ from gguf import GGMLQuantizationType as Q
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import make_families
-import rows as rows_20
+from torch_models import rows as rows_20
 from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 
 VOCAB, CONTEXT = 283, 200

@@ -23,7 +23,7 @@ from gguf import GGMLQuantizationType as Q
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import make_tiny
-import rows as rows_20
+from torch_models import rows as rows_20
 from families import FAMILIES, VOCAB
 
 HERE = pathlib.Path(__file__).parent

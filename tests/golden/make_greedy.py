@@ -15,7 +15,7 @@ import transformers
 
 import greedy
 import make_families
-import rows
+from torch_models import rows
 from families import FAMILIES
 from make_tiny import HERE
 

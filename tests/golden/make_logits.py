@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import torch
 
-import rows as rows_20
+from torch_models import rows as rows_20
 from torch_models import hf_llama
 from torch_models.gguf_model import Model, sample_path
 

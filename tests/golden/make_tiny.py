@@ -13,7 +13,7 @@ import torch
 from gguf import GGMLQuantizationType as Q
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-import rows as rows_20
+from torch_models import rows as rows_20
 from torch_models import hf_llama
 from torch_models.gguf_model import Model
 

@@ -22,5 +22,6 @@ uint32_t golden_u32(struct golden *g);
 float golden_f32(struct golden *g);
 /* Copies the next n numbers of 4 bytes; malloc'ed, the caller frees. */
 void *golden_copy(struct golden *g, size_t n);
-/* The next n numbers of a row that tests/golden/rows.py packed; malloc'ed, the caller frees. */
+/* The next n numbers of a row that tests/golden/torch_models/rows.py packed; malloc'ed, the caller
+ * frees. */
 float *golden_row(struct golden *g, size_t n);
