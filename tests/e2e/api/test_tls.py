@@ -127,7 +127,7 @@ def test_who_says_nothing_is_ended_and_counted(server, pki, stubs):
     """A connection without a handshake ends after the handshake timeout and is counted. Served connections, and
     connections that the client closes, do not count."""
     port = free_port()
-    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--handshake-timeout", "500ms", "--metrics", f"127.0.0.1:{port}")
+    s = server("--tls-cert", pki.server[0], "--tls-key", pki.server[1], "--handshake-timeout", f"{round(patience(500))}ms", "--metrics", f"127.0.0.1:{port}")
 
     def counted():
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ANSWER_S) as scrape:
@@ -430,7 +430,7 @@ def test_changed_keys_that_could_not_be_read_are_read_later(server, stubs, tmp_p
 
 
 def test_a_key_ends_at_its_time_not_at_the_next_reload(server, stubs, tmp_path):
-    at = time.time() + 2
+    at = time.time() + patience(3)
     key, line = new_key("acme", "--expires", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)))
     keys = tmp_path / "keys"
     write_keys(keys, line)
