@@ -186,10 +186,15 @@ static int add_ropes(struct survey *s)
     return 0;
 }
 
+/* A config may name experts where every layer is dense: then the model has none. */
 static void add_experts(struct survey *s)
 {
-    const struct model_experts *e = &s->model->shape.experts;
-    if (!e->n)
+    const struct model_shape *shape = &s->model->shape;
+    const struct model_experts *e = &shape->experts;
+    bool has_layer = false;
+    for (uint32_t i = 0; i < shape->n_layers; i++)
+        has_layer = has_layer || shape->layers[i].ffn->body == ARCH_FFN_EXPERTS;
+    if (!e->n || !has_layer)
         return;
     s->facts->experts = (struct engine_expert_facts){
         .n = e->n,
