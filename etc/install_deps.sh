@@ -8,7 +8,7 @@ build=(cmake ninja-build pkg-config gcc g++ libc6-dev libgrpc-dev protobuf-compi
        protobuf-c-compiler libev-dev libsqlite3-dev libjansson-dev libpcre2-dev libutf8proc-dev libinih-dev libssl-dev
        libseccomp-dev libedit-dev zlib1g-dev python3 python3-pip python3-venv ca-certificates)
 test=(curl dpkg-dev libcmocka-dev openssl clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev sqlite3 git procps man-db mandoc zsh fish systemd
-      systemd-container
+      systemd-container iproute2
       golang-go golang-google-grpc-dev golang-google-genproto-dev golang-goprotobuf-dev)
 
 browser=(chromium fonts-dejavu-core)

@@ -15,11 +15,21 @@ DIALER = ("import os, socket, sys\n"
           "    s.close()\n")
 
 
+def user_options():
+    return [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+
+
+def is_possible():
+    """False where the kernel or a container refuses network namespaces or has no veth devices."""
+    pair = "ip link add near type veth peer name far"
+    return subprocess.run(["unshare", *user_options(), "--net", "sh", "-c", pair], capture_output=True).returncode == 0
+
+
 class Cable:
     ADDRESS = "10.77.0.1"  # the server's, in the namespaces alone
 
     def __init__(self):
-        user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+        user = user_options()
         enter = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         self.near = self.spawn("unshare", *user, "--net", "sh")
         self.prefix = ["nsenter", "--target", str(self.near.pid), *enter, "--net"]

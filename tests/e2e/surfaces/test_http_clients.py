@@ -12,7 +12,7 @@ import time
 import grpc
 import pytest
 
-from cable import Cable
+from cable import Cable, is_possible
 from conftest import BIN, free_port, patience, sanitized, until
 from http_stream import Answer, Stream, dial, leave, post, scrape
 from pki import Authority, client_hello
@@ -223,6 +223,7 @@ class HttpCable(Plumbing):
     metric, worker_load, n_at_worker = Http.metric, Http.worker_load, Http.n_at_worker
 
 
+@pytest.mark.skipif(not is_possible(), reason="no network namespaces with veth devices here")
 @pytest.mark.parametrize("busy", [False, True])
 def test_f19_clients_whose_packets_are_dropped_are_found(tmp_path, stubs, busy):
     """No FIN and no reset comes from these clients: the network drops every packet. Keepalive finds the clients, with
