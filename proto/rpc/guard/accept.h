@@ -2,8 +2,8 @@
  * accept fails for lack of descriptors, gRPC never listens again. gRPC also tolerates the frames
  * that frames.h limits.
  *
- * gRPC calls accept4, recvmsg, sendmsg, shutdown, close, SSL_read, SSL_write and SSL_get_error
- * through the dynamic linker. So this folder's versions are called instead, by the whole program.
+ * gRPC calls accept4, recvmsg, sendmsg, shutdown, close, SSL_read, SSL_write, SSL_get_error and
+ * pthread_create (reserve.h) through the dynamic linker. So this folder's versions are called instead, by the whole program.
  * They do what the real functions do, and more on watched ports:
  *
  *   - a connection beyond the limit, or without a descriptor, is closed at once;

@@ -7,6 +7,7 @@
  * here. Private to proto/rpc. Any thread. */
 #pragma once
 
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -42,3 +43,7 @@ int rpc_guard_getpeername(int fd, struct sockaddr *address,
  * (share.h). */
 int rpc_guard_bind(int fd, const struct sockaddr *address, socklen_t n_address) __asm__("bind");
 int rpc_guard_unlink(const char *path) __asm__("unlink");
+
+/* reserve.c: a waiting thread takes the place of a thread that the system refuses (reserve.h). */
+int rpc_guard_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+                             void *arg) __asm__("pthread_create");

@@ -19,6 +19,7 @@
 #include "proto/rpc/core/unix_path.h"
 #include "proto/rpc/guard/accept.h"
 #include "proto/rpc/guard/cork.h"
+#include "proto/rpc/guard/reserve.h"
 #include "proto/rpc/server/call_internal.h"
 #include "proto/rpc/server/listen.h"
 #include "proto/rpc/server/server_internal.h"
@@ -107,6 +108,7 @@ int rpc_server_create(const struct rpc_server_config *config, struct rpc_server 
     int rc = rpc_core_check_threads(config->n_threads + CORE_THREADS, err);
     if (rc != 0)
         return rc;
+    rpc_reserve_start();
     struct rpc_server *server = calloc(1, sizeof(*server));
     if (server == NULL)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a server");

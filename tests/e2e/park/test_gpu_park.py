@@ -234,8 +234,9 @@ def test_an_idle_one_is_parked_and_a_request_wakes_it(fresh):
     (serving,) = loaded(fresh, "--idle-after", "1s", "--wake-on-demand")
     before = answers(fresh, ask(fresh))
     fresh.wait(lambda: len(parked(fresh)) == 1, 20, "it is parked for being idle")
-    assert fresh.generate(ask(fresh))[1] == before  # the request waits for the wake
-    assert fresh.ready() and not alive(serving["pid"])
+    # The request waits for the wake. On a busy machine the replica may be parked again before the next line.
+    assert fresh.generate(ask(fresh))[1] == before
+    assert not alive(serving["pid"])
 
 
 def test_one_that_cannot_be_kept_is_not_tried_again_and_again_for_being_idle(fresh):
