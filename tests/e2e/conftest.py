@@ -149,6 +149,21 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "emulated: on the emulated GPU, which is built with the CUDA toolkit's headers")
 
 
+# Most seconds of a test. A test that hangs fails, and the others run on.
+MOST_SECONDS = 15 * 60
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item):
+    def give_up(number, frame):
+        pytest.fail(f"the test hangs: {patience(MOST_SECONDS):.0f} s are over")
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, patience(MOST_SECONDS))
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
 def pytest_collection_modifyitems(config, items):
     if not os.environ.get("SLUICE_LONG"):
         left = [item for item in items for mark in item.iter_markers("long") if not mark.kwargs or item.callspec.id not in mark.kwargs["but"]]

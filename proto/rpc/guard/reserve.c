@@ -28,11 +28,11 @@ struct waiter {
 
 static struct {
     pthread_once_t found, started;
-    create_fn *create; /* of libc */
+    create_fn *create; /* libc's */
     pthread_mutex_t lock;
     struct waiter *first;
     uint32_t n_waiting, n_wanted;
-    size_t stack_bytes; /* of a thread that asks for no size */
+    size_t stack_bytes; /* the default of the system */
     bool has_told;      /* the log has an event about the empty reserve */
 } reserve = {
     .found = PTHREAD_ONCE_INIT, .started = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};

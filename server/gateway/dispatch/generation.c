@@ -40,7 +40,7 @@ static int choose_version(struct dispatch *dispatch, const Sluice__V1__GenerateR
                                     .version = request->version,
                                     .session_key = request->session_key,
                                     .draw = rng_u64(),
-                                    .usable = replicas_take_requests,
+                                    .usable = replicas_will_take_requests,
                                     .arg = dispatch->replicas};
     *out_routes = replicas_routes(dispatch->replicas);
     int rc = route_table_pick(*out_routes, &wish, out_found, err);

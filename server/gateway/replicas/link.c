@@ -20,7 +20,7 @@
 #include "server/gateway/replicas/link_internal.h"
 
 enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
-enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 1000 };
+enum { RETRY_MIN_MS = 50, RETRY_MAX_MS = 1000, NEW_MS = 2000 };
 static void open_stream(struct link *link);
 
 int link_create(const struct link_shared *shared, const Sluice__Manager__V1__Route *served,
@@ -47,6 +47,7 @@ int link_create(const struct link_shared *shared, const Sluice__Manager__V1__Rou
     pthread_mutex_init(&link->lock, NULL);
     link->shared = shared;
     link->epoch = replica->epoch;
+    link->made_ns = clock_now_ns();
     link->next_id = 1;
     link->route_state = replica->state;
     link->max_concurrent = replica->max_concurrent_requests;
@@ -485,6 +486,16 @@ bool link_usable(struct link *link)
                   link->route_state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
     pthread_mutex_unlock(&link->lock);
     return usable;
+}
+
+bool link_is_new(struct link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    bool new = link->state == LINK_CONNECTING && !link->retired &&
+               !link->has_facts &&clock_now_ns() - link->made_ns < NEW_MS *NS_PER_MS &&
+               link->route_state == SLUICE__MANAGER__V1__REPLICA_STATE__REPLICA_STATE_READY;
+    pthread_mutex_unlock(&link->lock);
+    return new;
 }
 
 uint32_t link_n_live(struct link *link)

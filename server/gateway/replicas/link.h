@@ -67,6 +67,8 @@ bool link_matches(const struct link *link, const Sluice__Manager__V1__RouteRepli
 bool link_serves(const struct link *link, const char *model, const char *version);
 /* True if the link takes new requests now; and how many requests it carries. */
 bool link_usable(struct link *link);
+/* True while a link to a READY replica makes its first attempt, for two seconds at most. */
+bool link_is_new(struct link *link);
 uint32_t link_n_live(struct link *link);
 
 /* Load of a replica. */

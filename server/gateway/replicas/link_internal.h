@@ -20,6 +20,7 @@ struct link {
     struct rpc_client *client;
     char replica_id[64], model[65], version[65], socket_path[128];
     uint64_t epoch;
+    int64_t made_ns;
 
     pthread_mutex_t lock;
     enum link_state state;

@@ -132,16 +132,27 @@ void replicas_sync_links(struct replicas *replicas, const Sluice__Manager__V1__R
             sync_replica(replicas, table->routes[i], table->routes[i]->replicas[k]);
 }
 
-bool replicas_take_requests(void *arg, const route *wanted)
+static bool has_link(struct replicas *replicas, const route *wanted,
+                     bool (*is_one)(struct link *link))
 {
-    struct replicas *replicas = arg;
     bool found = false;
     pthread_mutex_lock(&replicas->lock);
     for (uint32_t i = 0; !found && i < replicas->n_links; i++)
         found = link_serves(replicas->links[i], wanted->model, wanted->version) &&
-                link_usable(replicas->links[i]);
+                is_one(replicas->links[i]);
     pthread_mutex_unlock(&replicas->lock);
     return found;
+}
+
+bool replicas_take_requests(void *arg, const route *wanted)
+{
+    return has_link(arg, wanted, link_usable);
+}
+
+bool replicas_will_take_requests(void *arg, const route *wanted)
+{
+    /* A new link may become usable between the two. */
+    return has_link(arg, wanted, link_is_new) || has_link(arg, wanted, link_usable);
 }
 
 bool replicas_are_linked(struct replicas *replicas)

@@ -37,6 +37,10 @@ void replicas_sync_links(struct replicas *replicas, const Sluice__Manager__V1__R
 /* True if a replica of the route's version takes requests now (route_wish.usable; arg:
  * replicas). */
 bool replicas_take_requests(void *arg, const route *wanted);
+/* The same, or a link to such a replica is new (link.h). For the choice of a version: the first
+ * requests of a server that has just started wait for the link. They do not leave the version of
+ * their session. */
+bool replicas_will_take_requests(void *arg, const route *wanted);
 /* True if routes are known and every READY replica in them has a link. */
 bool replicas_are_linked(struct replicas *replicas);
 

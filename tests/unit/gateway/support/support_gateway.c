@@ -149,6 +149,8 @@ void fixture_routes(struct fixture *f, const struct fixture_route *routes, size_
         rows[i].loaded = routes[i].loaded;
         rows[i].sequence = i + 1;
         rows[i].wakes = f->wakes;
+        rows[i].traffic_weight = f->weight;
+        rows[i].sticky = f->weight > 0;
         rows[i].info = f->info;
         rows[i].replicas = replica_list[i];
         for (unsigned k = 0; k < FIXTURE_WORKERS; k++) {

@@ -52,6 +52,7 @@ struct fixture {
     struct rpc_client *client;
     uint64_t generation;
     bool parked, wakes; /* for every version: its replicas are parked; a request may wake it */
+    uint32_t weight;    /* traffic weight of every version; not 0: sessions stay */
     unsigned pending;   /* bit i: worker i is pending, whatever its bits in the routes say */
     Sluice__V1__ModelInfo *info; /* info of every version; NULL: the routes have no info */
 };

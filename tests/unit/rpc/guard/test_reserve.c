@@ -1,6 +1,6 @@
 /* Tests that gRPC receives a waiting thread when the system refuses a new one. Before, the work of
- * the refused thread was lost: a manager at its limit of processes read no socket any more, and a
- * call to unload a model never returned.
+ * the refused thread was lost. A manager at its limit of processes then read no socket any more,
+ * and a call to unload a model never returned.
  *
  * Each test runs in a process of its own, because a filter of system calls stays for ever. */
 #include <errno.h>
