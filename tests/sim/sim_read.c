@@ -114,6 +114,8 @@ void sim_read(void)
         {&sluice__manager__v1__list_device_groups_request__descriptor, "ListDeviceGroups"},
         {&sluice__manager__v1__list_devices_request__descriptor, "ListDevices"},
         {&sluice__manager__v1__list_api_keys_request__descriptor, "ListApiKeys"},
+        {&sluice__manager__v1__inspect_model_version_request__descriptor, "InspectModelVersion"},
+        {&sluice__manager__v1__inspect_model_version_request__descriptor, "InspectModelVersion"},
         {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
         {&sluice__manager__v1__wake_version_request__descriptor, "WakeVersion"},
     };

@@ -3,8 +3,8 @@
  * that frames.h limits.
  *
  * gRPC calls accept4, recvmsg, sendmsg, shutdown, close, SSL_read, SSL_write, SSL_get_error and
- * pthread_create (reserve.h) through the dynamic linker. So this folder's versions are called instead, by the whole program.
- * They do what the real functions do, and more on watched ports:
+ * pthread_create (reserve.h) through the dynamic linker. So this folder's versions are called
+ * instead, by the whole program. They do what the real functions do, and more on watched ports:
  *
  *   - a connection beyond the limit, or without a descriptor, is closed at once;
  *   - the client's bytes go through the guard, whose verdict may end the connection;

@@ -557,7 +557,7 @@ static int serve(void)
 static void read_record(const char *launch_fd)
 {
     static char epoch[24], n_packed[24];
-    launch_record *record;
+    static launch_record *record;
     struct error err;
     if (launch_record_read((int)strtol(launch_fd, NULL, 10), &record, &err) != 0) {
         fprintf(stderr, "%s\n", err.message);

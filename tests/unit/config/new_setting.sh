@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Adds a load setting to a copy of the tree, by the diff of docs/house/adding-a-setting.md. The diff must touch three source
-# files. In the copy the tests of the rows must pass, and the worker's settings must compile. usage: new_setting.sh BUILD_DIR
+# files. In the copy the tests of the rows must pass, and the worker's settings must compile. SANITIZE: the
+# sanitizers of the build, or nothing. usage: new_setting.sh BUILD_DIR SANITIZE
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1")
 copy=$(mktemp -d "${TMPDIR:-/tmp}/new_setting.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
-cc=(cc -std=c11 -D_GNU_SOURCE -w -DSLUICE_DATE='""' -I"$copy" -I"$copy/gen")
+cc=(cc ${2:+-fsanitize=$2} -std=c11 -D_GNU_SOURCE -w -DSLUICE_DATE='""' -I"$copy" -I"$copy/gen")
 
 sed -n '/^```diff$/,/^```$/p' docs/house/adding-a-setting.md | sed '1d;$d' >"$copy/new.diff"
 n=$(grep -c '^+++ ' "$copy/new.diff")

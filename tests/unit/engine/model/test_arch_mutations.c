@@ -259,6 +259,7 @@ static void copy_base(struct copy *c)
     memcpy(c->fixed_keys, from->fixed_keys, from->n_fixed_keys * sizeof(c->fixed_keys[0]));
     memcpy(c->tensors, from->tensors, from->n_tensors * sizeof(c->tensors[0]));
     c->arch.sources = &c->source;
+    c->arch.n_sources = 1;
     c->source.params = c->params;
     c->source.fixed_keys = c->fixed_keys;
     c->source.tensors = c->tensors;

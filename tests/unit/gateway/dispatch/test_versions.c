@@ -71,8 +71,8 @@ static bool is_served_by_a_new_server(unsigned before)
     return in_time;
 }
 
-/* Before, the first sessions after a server's death went to another version, because the new
- * server had no link to theirs yet. */
+/* Before, a new server had no link to a version in its first moments. So the first sessions after
+ * a server's death went to another version. */
 static void test_sessions_stay_when_another_server_starts(void **state)
 {
     (void)state;
