@@ -1,6 +1,7 @@
 /* Fuzzes the tokenizer with random bytes as text. The first byte chooses the pre-tokenizer and the
  * parsing of special tokens. Bad UTF-8 is refused; other text comes back byte for byte, also piece
- * by piece. */
+ * by piece. A tokenizer that composes characters (NFC) gives back other bytes; these come back byte
+ * for byte. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,12 +57,11 @@ static struct tokenizer *open_one(const char *pre)
     return tok;
 }
 
-static void check_back(const struct tokenizer *tok, const struct token_list *list, const char *text,
-                       size_t n_bytes)
+/* Decodes the list, piece by piece. *out is owned. */
+static void decode(const struct tokenizer *tok, const struct token_list *list, struct strbuf *out)
 {
     struct detokenizer *d;
     struct detokenizer_delta delta;
-    struct strbuf out = {0};
     struct error err = {0};
     size_t n_released = 0;
     if (detokenizer_create(tok, false, &d, &err))
@@ -70,14 +70,37 @@ static void check_back(const struct tokenizer *tok, const struct token_list *lis
         if (detokenizer_push(d, list->ids[i], &delta, &err) ||
             !utf8_valid(delta.text, delta.n_bytes, NULL))
             abort();
-        strbuf_add(&out, delta.text, delta.n_bytes);
+        strbuf_add(out, delta.text, delta.n_bytes);
         n_released += delta.n_released;
     }
-    if (detokenizer_flush(d, &delta, &err) || delta.n_bytes || n_released != list->n_ids ||
-        out.n_bytes != n_bytes || (n_bytes && memcmp(out.data, text, n_bytes) != 0))
+    if (detokenizer_flush(d, &delta, &err) || delta.n_bytes || n_released != list->n_ids)
         abort();
-    strbuf_fini(&out);
     detokenizer_destroy(d);
+}
+
+static bool is_text(const struct strbuf *out, const char *text, size_t n_bytes)
+{
+    return out->n_bytes == n_bytes && (n_bytes == 0 || memcmp(out->data, text, n_bytes) == 0);
+}
+
+static void check_back(const struct tokenizer *tok, const struct token_list *list, const char *text,
+                       size_t n_bytes, bool composes)
+{
+    struct strbuf out = {0}, again = {0};
+    struct token_list second = {0};
+    struct error err = {0};
+    size_t n_lost = 0;
+    decode(tok, list, &out);
+    if (!is_text(&out, text, n_bytes)) {
+        if (!composes || tokenizer_encode(tok, out.data, out.n_bytes, 0, &second, &n_lost, &err))
+            abort();
+        decode(tok, &second, &again);
+        if (!is_text(&again, out.data, out.n_bytes))
+            abort();
+    }
+    token_list_fini(&second);
+    strbuf_fini(&again);
+    strbuf_fini(&out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
@@ -102,7 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     if (valid != (rc == 0) || (rc && rc != STATUS_INVALID_ARGUMENT) || n_lost)
         abort();
     if (rc == 0)
-        check_back(tokenizers[which], &list, text, n_bytes - 1);
+        check_back(tokenizers[which], &list, text, n_bytes - 1, strcmp(names[which], "qwen2") == 0);
     token_list_fini(&list);
     free(text);
     return 0;

@@ -214,8 +214,10 @@ def test_the_stats_of_run_tell_that_it_was_resumed(sluice):
         _, said = run.communicate(timeout=patience(90))
     seconds = time.monotonic() - began
     assert run.returncode == 0, said
-    took_over = [r for r, _, _, _ in worker_processes(sluice) if sluice.n_replicas == 1 or r != running[0][0]]
-    assert names(said.decode(), *took_over), said
+    # A busy machine may stall the other replica, too. Then the answer ends at either.
+    once = int(re.search(r"resumed (\d+)", said.decode())[1]) == 1
+    took_over = [r for r, _, _, _ in worker_processes(sluice) if sluice.n_replicas == 1 or not once or r != running[0][0]]
+    assert any(names(said.decode(), r) for r in took_over), said
     rate = float(re.search(r"([0-9.]+) tokens/s", said.decode())[1])
     assert rate == pytest.approx(399 / seconds, rel=0.3), "of the whole time"
     sluice.wait(lambda: len(sluice.ready()) == sluice.n_replicas, 30, "the replica is back")
