@@ -49,8 +49,16 @@ static void refuse_threads(void)
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
+static atomic_int detach_state; /* the last thread's own */
+
 static void *count(void *n)
 {
+    pthread_attr_t attr;
+    int detached;
+    CHECK(pthread_getattr_np(pthread_self(), &attr) == 0);
+    CHECK(pthread_attr_getdetachstate(&attr, &detached) == 0);
+    pthread_attr_destroy(&attr);
+    atomic_store(&detach_state, detached);
     atomic_fetch_add((atomic_int *)n, 1);
     return n;
 }
@@ -109,6 +117,7 @@ static void lends_to_a_detached_one(void)
     CHECK(start(&thread, PTHREAD_CREATE_DETACHED, 0, &n) == 0);
     while (atomic_load(&n) == 0)
         sched_yield();
+    CHECK(atomic_load(&detach_state) == PTHREAD_CREATE_DETACHED);
 }
 
 /* A thread that may start no thread asks for some; then the process may start threads again. */
