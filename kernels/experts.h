@@ -55,6 +55,8 @@ struct router_params {
     bool renormalise;
     float min_sum, add_sum;
     float scale; /* multiplies every weight at the end; usually 1 */
+    /* [n_experts] on the device: multiplies the weight of the expert, after `scale`. NULL: none */
+    const float *expert_scale;
 };
 
 /* The chosen experts of every row. All arrays are device memory. */

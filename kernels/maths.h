@@ -21,6 +21,7 @@ enum activation {
     ACTIVATION_RELU2,     /* max(x, 0)² */
     ACTIVATION_GATED_OAI, /* gpt-oss: min(g, 7)·σ(1.702·min(g, 7))·(clamp(u, ±7) + 1); needs u */
     N_ACTIVATIONS,
+    ACTIVATION_SIGMOID = N_ACTIVATIONS, /* of op_act_mul alone: no model's FFN has it */
 };
 
 #define ACTIVATION_OAI_LIMIT 7.0f
@@ -83,9 +84,16 @@ MATHS_FN float maths_erfc(float z)
     return z < 0.0f ? 2.0f - e : e;
 }
 
+MATHS_FN float maths_sigmoid(float x)
+{
+    return 1.0f / (1.0f + maths_exp(0.0f - x));
+}
+
 MATHS_FN float maths_activate(float x, enum activation kind)
 {
     switch (kind) {
+    case ACTIVATION_SIGMOID:
+        return maths_sigmoid(x);
     case ACTIVATION_SILU:
         return x / (1.0f + maths_exp(0.0f - x));
     case ACTIVATION_GELU_TANH: /* x·σ(2·√(2/π)·(x + 0.044715·x³)) */
@@ -117,11 +125,6 @@ MATHS_FN float maths_softcap(float x, float cap)
     float p = fmaf(fmaf(z, SOFTCAP_C4, SOFTCAP_C3), z, SOFTCAP_C2);
     p = w * fmaf(fmaf(p, z, SOFTCAP_C1), z, SOFTCAP_C0);
     return cap * (fabsf(w) < 1.0f ? p : 1.0f - 2.0f / (1.0f + maths_exp(w)));
-}
-
-MATHS_FN float maths_sigmoid(float x)
-{
-    return 1.0f / (1.0f + maths_exp(0.0f - x));
 }
 
 /* Returns the product of an activated gate and its up value. */

@@ -92,7 +92,7 @@ int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
                const struct tensor *up, enum activation kind)
 {
     if (!same_shape(y, gate) || (up != NULL && !same_shape(y, up)) ||
-        (unsigned)kind >= N_ACTIVATIONS || (up == NULL && kind == ACTIVATION_GATED_OAI))
+        (unsigned)kind > ACTIVATION_SIGMOID || (up == NULL && kind == ACTIVATION_GATED_OAI))
         return STATUS_INTERNAL;
     return y->n_rows == 0 ? 0 : s->ops->act_mul(s, y, gate, up, kind);
 }
@@ -254,6 +254,8 @@ int op_router_topk(struct stream *s, struct expert_routes *routes, const struct 
 {
     if (!router_is_sound(routes, logits, params))
         return STATUS_INTERNAL;
+    if (params->expert_scale != NULL && !s->ops->has_expert_scale)
+        return STATUS_UNIMPLEMENTED;
     routes->n_rows = logits->n_rows;
     routes->n_used = params->n_used;
     routes->n_experts = params->n_experts;
@@ -341,8 +343,20 @@ static bool kv_is_sound(const struct stream *s, const struct kv_layer *kv)
 /* Returns true if k and v are rows of the cache's vectors. */
 static bool suits_kv(const struct kv_layer *kv, const struct tensor *k, const struct tensor *v)
 {
-    return is_f32(k) && is_f32(v) && k->n_rows == v->n_rows &&
-           k->n_cols == kv->n_kv_heads * kv->head_dim && v->n_cols == kv->n_kv_heads * kv->v_dim;
+    if (!is_f32(k) || k->n_cols != kv->n_kv_heads * kv->head_dim || (v == NULL) != (kv->v == NULL))
+        return false;
+    return v == NULL ||
+           (is_f32(v) && k->n_rows == v->n_rows && v->n_cols == kv->n_kv_heads * kv->v_dim);
+}
+
+/* 0 if the table can read V from the vectors of K, or need not. */
+static int check_v_in_k(const struct stream *s, const struct kv_layer *kv)
+{
+    if (kv->v != NULL)
+        return 0;
+    if (kv->v_dim > kv->head_dim)
+        return STATUS_INTERNAL;
+    return s->ops->kv_v_in_k ? 0 : STATUS_UNIMPLEMENTED;
 }
 
 int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
@@ -350,14 +364,15 @@ int op_kv_write(struct stream *s, const struct kv_layer *kv, const struct tensor
 {
     if (!kv_is_sound(s, kv) || !suits_kv(kv, k, v))
         return STATUS_INTERNAL;
-    return k->n_rows == 0 ? 0 : s->ops->kv_write(s, kv, k, v, kv_slots);
+    int rc = check_v_in_k(s, kv);
+    return rc != 0 || k->n_rows == 0 ? rc : s->ops->kv_write(s, kv, k, v, kv_slots);
 }
 
 int op_rope_kv(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
                const uint32_t *positions, const struct rope_params *params,
                const struct kv_layer *kv, const uint32_t *kv_slots)
 {
-    bool is_one = s->ops->rope_kv && params->style != ROPE_NONE && params->n_rot > 0;
+    bool is_one = s->ops->rope_kv && params->style != ROPE_NONE && params->n_rot > 0 && v != NULL;
     if (!is_one) {
         int rc = op_rope(s, q, positions, params);
         if (rc == 0)
@@ -382,7 +397,8 @@ int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,
              last = (params->head_begin + params->n_heads - 1) / params->heads_per_kv;
     if (first < params->kv_begin || last - params->kv_begin >= kv->n_kv_heads)
         return STATUS_INTERNAL;
-    return q->n_rows == 0 ? 0 : s->ops->attention(s, y, q, kv, rows, params);
+    int rc = check_v_in_k(s, kv);
+    return rc != 0 || q->n_rows == 0 ? rc : s->ops->attention(s, y, q, kv, rows, params);
 }
 
 int op_gather_rows(struct stream *s, struct tensor *y, const struct tensor *x,

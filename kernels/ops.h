@@ -14,6 +14,7 @@
 
 #include "kernels/experts.h"
 #include "kernels/maths.h"
+#include "kernels/recurrent.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
 #include "kernels/weight.h"
@@ -43,9 +44,10 @@ struct norm_params {
 struct scale_params {
     float factor;
     float softcap; /* x = softcap · tanh(x / softcap) after all factors; 0: off */
-    /* Row r is also multiplied by by_position[positions[r] / period], on the device. NULL: off */
+    /* Row r is also multiplied by by_position[(positions[r] + offset) / period], on the device.
+     * NULL: off */
     const float *by_position;
-    uint32_t period;
+    uint32_t period, offset;
     const struct tensor *gate; /* f32 [m, 1]: row r is also multiplied by σ(gate[r]). NULL: off */
 };
 
@@ -71,7 +73,8 @@ struct rope_params {
  * The order within a block and head belongs to the backend (CPU: cpu/attention/kv_layout.h). Only
  * op_kv_write and op_attention depend on that order; other code copies whole blocks. */
 struct kv_layer {
-    void *k, *v;
+    void *k;
+    void *v; /* NULL: a vector of V is the first v_dim elements of the vector of K (latent cache) */
     enum dtype dtype; /* a type in the op table's kv_dtypes */
     uint32_t n_blocks, block_size, n_kv_heads, head_dim, v_dim;
 };
@@ -151,6 +154,8 @@ struct op_table {
     const char
         *numerics; /* name of the arithmetic: equal names give equal bits (part of numerics_id) */
     uint32_t kv_dtypes; /* bits 1 << enum dtype: cache types that kv_write and attention accept */
+    bool kv_v_in_k;     /* kv_write and attention accept kv_layer.v NULL */
+    bool has_expert_scale; /* router_topk reads router_params.expert_scale */
     size_t (*weight_bytes)(const struct weight_desc *desc, struct error *err);
     int (*weight_init)(const struct weight_desc *desc, void *memory, struct error *err);
     int (*weight_pack_rows)(struct weight *weight, uint32_t row_begin, uint32_t n_rows,
@@ -273,7 +278,8 @@ struct op_table {
     /* In place on x[m, n_heads·head_dim]. */
     int (*rope)(struct stream *s, struct tensor *x, const uint32_t *positions,
                 const struct rope_params *params);
-    /* Stores k [m, n_kv_heads·head_dim] and v [m, n_kv_heads·v_dim] at kv_slots. */
+    /* Stores k [m, n_kv_heads·head_dim] and v [m, n_kv_heads·v_dim] at kv_slots. v is NULL if and
+     * only if kv->v is NULL. */
     int (*kv_write)(struct stream *s, const struct kv_layer *kv, const struct tensor *k,
                     const struct tensor *v, const uint32_t *kv_slots);
     /* Does rope of q and of k, in place, and kv_write of k and v. Optional: default NULL = these
@@ -286,6 +292,37 @@ struct op_table {
     int (*attention)(struct stream *s, struct tensor *y, const struct tensor *q,
                      const struct kv_layer *kv, const struct attention_rows *rows,
                      const struct attention_params *params);
+
+    /* Causal convolution per column of x[m, n_cols]: a chain of FMAs from the bias, oldest input
+     * first. y may be x. Bytes: 8·m·n_cols and the states. */
+    int (*conv)(struct stream *s, struct tensor *y, const struct tensor *x,
+                const struct state_view *state, const struct state_rows *rows,
+                const struct conv_params *params);
+    /* Gated delta net: y[m, n_heads·head_dim] from qkv[m, q | k | v], beta[m, n_heads] and
+     * dt[m, n_heads], the latter two before their activations. Per head:
+     *   q, k = x / √(Σx² + norm_eps), q · scale;  g = exp(a · softplus(dt + dt_bias))
+     *   d = σ(beta) · (v − g·(kᵀS));  S = g·S + k⊗d;  y = qᵀS
+     * Each sum over key_dim is an ascending chain of FMAs from 0. qkv is scratch. */
+    int (*delta_net)(struct stream *s, struct tensor *y, const struct tensor *qkv,
+                     const struct tensor *beta, const struct tensor *dt,
+                     const struct state_view *state, const struct state_rows *rows,
+                     const struct delta_params *params);
+    /* Mamba-2: y[m, n_heads·head_dim] from xbc[m, x | B | C] and dt[m, n_heads], before its
+     * activation. Per head, with t = softplus(dt + dt_bias):
+     *   S = exp(t·a)·S + B⊗(t·x);  y = d·x + CᵀS
+     * The sum over state_dim is an ascending chain of FMAs from 0; then d·x by an FMA. */
+    int (*ssm)(struct stream *s, struct tensor *y, const struct tensor *xbc,
+               const struct tensor *dt, const struct state_view *state,
+               const struct state_rows *rows, const struct ssm_params *params);
+    /* Head h: y columns [h · y_head + y_first, … + width) = x columns [h · width, … + width). */
+    int (*copy_heads)(struct stream *s, struct tensor *y, const struct tensor *x, uint32_t n_heads,
+                      uint32_t width, uint32_t y_head, uint32_t y_first);
+
+    /* A linear per head: y columns [h·y_head, … + n) = x columns [h·k, … + k) · W_hᵀ, with weights
+     * of equal shape [n, k]. `act` is scratch for rows of k columns. Optional: default NULL =
+     * act_prepare and linear for each head, with equal bits. */
+    int (*heads_linear)(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                        const struct weight *const *heads, uint32_t n_heads, uint32_t y_head);
 
     /* Selects rows: y[i] = x[index[i]]. */
     int (*gather_rows)(struct stream *s, struct tensor *y, const struct tensor *x,
@@ -357,6 +394,20 @@ int op_rope_kv(struct stream *s, struct tensor *q, struct tensor *k, const struc
 int op_attention(struct stream *s, struct tensor *y, const struct tensor *q,
                  const struct kv_layer *kv, const struct attention_rows *rows,
                  const struct attention_params *params);
+/* The ops of recurrent.h and op_copy_heads() are UNIMPLEMENTED if the table lacks them. */
+int op_conv(struct stream *s, struct tensor *y, const struct tensor *x,
+            const struct state_view *state, const struct state_rows *rows,
+            const struct conv_params *params);
+int op_delta_net(struct stream *s, struct tensor *y, const struct tensor *qkv,
+                 const struct tensor *beta, const struct tensor *dt, const struct state_view *state,
+                 const struct state_rows *rows, const struct delta_params *params);
+int op_ssm(struct stream *s, struct tensor *y, const struct tensor *xbc, const struct tensor *dt,
+           const struct state_view *state, const struct state_rows *rows,
+           const struct ssm_params *params);
+int op_copy_heads(struct stream *s, struct tensor *y, const struct tensor *x, uint32_t n_heads,
+                  uint32_t width, uint32_t y_head, uint32_t y_first);
+int op_heads_linear(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                    const struct weight *const *heads, uint32_t n_heads, uint32_t y_head);
 int op_gather_rows(struct stream *s, struct tensor *y, const struct tensor *x,
                    const uint32_t *index);
 int op_sample(struct stream *s, const struct tensor *logits, const struct sample_params *params,

@@ -181,7 +181,7 @@ static float row_factor(const struct rows_job *job, uint32_t r)
     const struct scale_params *p = job->scale;
     float factor = p->factor;
     if (p->by_position)
-        factor *= p->by_position[job->ids[r] / p->period];
+        factor *= p->by_position[(job->ids[r] + p->offset) / p->period];
     if (p->gate)
         factor *= maths_sigmoid(*tensor_row_f32(p->gate, r));
     return factor;

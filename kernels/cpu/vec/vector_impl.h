@@ -185,6 +185,8 @@ static inline v16 activate(v16 x, enum activation kind)
 {
     v16 one = v_set1(1.0f);
     switch (kind) {
+    case ACTIVATION_SIGMOID:
+        return v_div(one, v_add(one, v_exp(v_sub(v_zero(), x))));
     case ACTIVATION_SILU:
         return v_div(x, v_add(one, v_exp(v_sub(v_zero(), x))));
     case ACTIVATION_GELU_TANH: {
@@ -247,6 +249,9 @@ static void act_mul(float *y, const float *gate, const float *up, uint32_t n, en
         break;
     case ACTIVATION_GATED_OAI:
         act_mul_as(y, gate, up, n, ACTIVATION_GATED_OAI);
+        break;
+    case ACTIVATION_SIGMOID:
+        act_mul_as(y, gate, up, n, ACTIVATION_SIGMOID);
         break;
     default:
         act_mul_as(y, gate, up, n, ACTIVATION_RELU);

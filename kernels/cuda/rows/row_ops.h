@@ -101,7 +101,7 @@ BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t 
 struct scale_cuda {
     float factor, softcap;
     const float *by_position; /* NULL: off */
-    uint32_t period;
+    uint32_t period, offset;
     const float *gate; /* NULL: off */
     size_t gate_stride;
 };
@@ -111,7 +111,7 @@ BLOCK_FN float scale_of_row(const struct scale_cuda *p, const uint32_t *position
 {
     float factor = p->factor;
     if (p->by_position)
-        factor *= p->by_position[positions[row] / p->period];
+        factor *= p->by_position[(positions[row] + p->offset) / p->period];
     if (p->gate)
         factor *= maths_sigmoid(p->gate[row * p->gate_stride]);
     return factor;

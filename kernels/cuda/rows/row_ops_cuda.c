@@ -80,6 +80,7 @@ int scale_cuda(struct stream *stream, struct tensor *x, const uint32_t *position
         .softcap = params->softcap,
         .by_position = params->by_position,
         .period = params->period,
+        .offset = params->offset,
         .gate = params->gate ? params->gate->data : NULL,
         .gate_stride = params->gate ? params->gate->row_stride : 0,
     };
