@@ -17,6 +17,9 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 struct act_cpu;
+struct conv_row;
+struct span_gates;
+struct state_span;
 struct weight_cpu;
 
 /* A linear: rows of act × rows of w. */
@@ -187,6 +190,15 @@ struct cpu_inner {
     /* Computes y from the results of all units [unit_begin, unit_end), whole partitions. Overwrites
      * the results. */
     void (*attention_fold)(const struct attention_tile *tile);
+
+    /* The recurrent ops (recurrent/recurrent_span.h). Transposes w[n][width]. */
+    void (*conv_taps)(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width);
+    void (*conv_row)(const struct conv_row *row);
+    /* x = x / √(Σx² + eps) · scale, in place; the sum in lanes and tree. */
+    void (*l2_norm)(float *x, uint32_t n, float eps, float scale);
+    void (*span_gates)(const struct span_gates *gates);
+    void (*delta_span)(const struct state_span *span);
+    void (*ssm_span)(const struct state_span *span);
 };
 
 extern const struct cpu_inner cpu_inner_ref, cpu_inner_avx2, cpu_inner_avx512,

@@ -262,3 +262,28 @@ int gather_rows_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
     run_rows(s, gather_some_rows, &job);
     return 0;
 }
+
+/* The columns of each head of x go to y. */
+struct heads_job {
+    const struct tensor *y, *x;
+    uint32_t n_heads, width, y_head, y_first;
+};
+
+static void copy_some_heads(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct heads_job *job = arg;
+    uint32_t begin, end;
+    thread_pool_share(job->y->n_rows, 1, index, n_threads, &begin, &end);
+    for (uint32_t r = begin; r < end; r++)
+        for (uint32_t h = 0; h < job->n_heads; h++)
+            memcpy(tensor_row_f32(job->y, r) + (size_t)h * job->y_head + job->y_first,
+                   tensor_row_f32(job->x, r) + (size_t)h * job->width, job->width * sizeof(float));
+}
+
+int copy_heads_cpu(struct stream *s, struct tensor *y, const struct tensor *x, uint32_t n_heads,
+                   uint32_t width, uint32_t y_head, uint32_t y_first)
+{
+    struct heads_job job = {y, x, n_heads, width, y_head, y_first};
+    ops_run_job(s, copy_some_heads, &job, (uint64_t)x->n_rows * x->n_cols >= MIN_PARALLEL);
+    return 0;
+}

@@ -38,6 +38,20 @@ int kv_write_cpu(struct stream *s, const struct kv_layer *kv, const struct tenso
 int gather_rows_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
                     const uint32_t *index);
 
+int copy_heads_cpu(struct stream *s, struct tensor *y, const struct tensor *x, uint32_t n_heads,
+                   uint32_t width, uint32_t y_head, uint32_t y_first);
+
+int conv_cpu(struct stream *s, struct tensor *y, const struct tensor *x,
+             const struct state_view *state, const struct state_rows *rows,
+             const struct conv_params *params);
+int delta_net_cpu(struct stream *s, struct tensor *y, const struct tensor *qkv,
+                  const struct tensor *beta, const struct tensor *dt,
+                  const struct state_view *state, const struct state_rows *rows,
+                  const struct delta_params *params);
+int ssm_cpu(struct stream *s, struct tensor *y, const struct tensor *xbc, const struct tensor *dt,
+            const struct state_view *state, const struct state_rows *rows,
+            const struct ssm_params *params);
+
 int linear_cpu(struct stream *s, struct tensor *y, const struct act *act, const struct weight *w);
 int linear_parts_cpu(struct stream *s, const struct act *act, const struct linear_part *parts,
                      uint32_t n_parts);

@@ -123,4 +123,10 @@ const struct cpu_inner cpu_inner_ref = {
     .kv_quantize = ref_kv_quantize,
     .attention = ref_attention,
     .attention_fold = ref_attention_fold,
+    .conv_taps = ref_conv_taps,
+    .conv_row = ref_conv_row,
+    .l2_norm = ref_l2_norm,
+    .span_gates = ref_span_gates,
+    .delta_span = ref_delta_span,
+    .ssm_span = ref_ssm_span,
 };

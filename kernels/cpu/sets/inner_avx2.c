@@ -13,6 +13,7 @@
 #include "kernels/cpu/vec/rope_impl.h"
 #include "kernels/cpu/vec/router_impl.h"
 #include "kernels/cpu/linear/linear_int.h"
+#include "kernels/cpu/recurrent/recurrent_span.h"
 /* clang-format on */
 
 const struct cpu_inner cpu_inner_avx2 = {
@@ -36,4 +37,10 @@ const struct cpu_inner cpu_inner_avx2 = {
     .kv_quantize = kv_quantize,
     .attention = attention,
     .attention_fold = attention_fold,
+    .conv_taps = conv_taps_avx2,
+    .conv_row = conv_row_avx2,
+    .l2_norm = l2_norm_avx2,
+    .span_gates = span_gates_avx2,
+    .delta_span = delta_span_avx2,
+    .ssm_span = ssm_span_avx2,
 };

@@ -13,6 +13,7 @@
 #include "kernels/cpu/vec/rope_impl.h"
 #include "kernels/cpu/vec/router_impl.h"
 #include "kernels/cpu/linear/linear_int.h"
+#include "kernels/cpu/recurrent/recurrent_span.h"
 #include "kernels/cpu/attention/attention_amx.h"
 #include "kernels/cpu/linear/linear_amx.h"
 /* clang-format on */
@@ -22,7 +23,9 @@
     .abs_stats = abs_stats, .quantize = quantize, .rms_norm = rms_norm, .layer_norm = layer_norm,  \
     .add = add, .act_mul = act_mul, .scale = scale, .router_scores = router_scores,                \
     .add_weighted = add_weighted, .rope = rope_row, .kv_store = kv_store,                          \
-    .kv_quantize = kv_quantize, .attention_fold = attention_fold
+    .kv_quantize = kv_quantize, .attention_fold = attention_fold, .conv_taps = conv_taps_avx512,   \
+    .conv_row = conv_row_avx512, .l2_norm = l2_norm_avx512, .span_gates = span_gates_avx512,       \
+    .delta_span = delta_span_avx512, .ssm_span = ssm_span_avx512
 
 const struct cpu_inner cpu_inner_avx512 = {
     .name = "avx512",
