@@ -58,6 +58,7 @@ RUN_ACT(run_gelu_erf, ACTIVATION_GELU_ERF)
 RUN_ACT(run_relu, ACTIVATION_RELU)
 RUN_ACT(run_relu2, ACTIVATION_RELU2)
 RUN_ACT(run_oai, ACTIVATION_GATED_OAI)
+RUN_ACT(run_sigmoid, ACTIVATION_SIGMOID)
 
 /* The row's first elements give its factors: a table by position, and a gate. */
 static void run_scaled(const struct rig *rig, struct tensor *y, const struct tensor *x,
@@ -164,6 +165,13 @@ static double want_relu2(const float *x, const float *w, uint32_t n, uint32_t i)
     return want_relu(x, w, n, i) * (double)x[i];
 }
 
+static double want_sigmoid(const float *x, const float *w, uint32_t n, uint32_t i)
+{
+    (void)w;
+    (void)n;
+    return (double)x[i] / (1 + exp(-(double)x[i]));
+}
+
 /* gpt-oss: gate and up are both x. */
 static double want_oai(const float *x, const float *w, uint32_t n, uint32_t i)
 {
@@ -208,6 +216,7 @@ static const struct op_case {
     {"relu", run_relu, want_relu, 1e-7, 0},
     {"relu2", run_relu2, want_relu2, 2e-7, 0},
     {"gated_oai", run_oai, want_oai, 1e-6, 0},
+    {"sigmoid", run_sigmoid, want_sigmoid, 5e-7, 0},
     {"scale", run_scale, want_scale, 5e-7, 0},
     {"softcap", run_softcap, want_softcap, 5e-7, 4.0}, /* the error is relative to the cap */
     /* Symptom: values far below the cap had the cap's rounding error. Logits of Gemma 2, whose cap
