@@ -19,6 +19,7 @@ struct model_info {
     const char *quantization; /* type of most bytes of weights, such as "Q4_1" */
     uint32_t vocab_size, n_layers, hidden_dim, n_heads, n_kv_heads, head_dim, ffn_dim;
     uint64_t kv_elements;    /* keys and values of a token, in the caches of all layers */
+    uint64_t state_elements; /* floats of a sequence's states, in all layers; 0: no such layers */
     uint32_t context_tokens; /* longest sequence that this engine serves */
     uint32_t trained_tokens; /* the context that the file names */
     /* longrope: a longer sequence uses the other table of frequencies (shape.h) at all positions;

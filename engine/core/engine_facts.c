@@ -55,6 +55,8 @@ static const char *scaling_word(enum rope_scaling scaling)
         return "longrope";
     case ROPE_SCALING_DYNAMIC:
         return "dynamic";
+    case ROPE_SCALING_PROPORTIONAL:
+        return "proportional";
     }
     return "";
 }
@@ -83,8 +85,30 @@ static const char *ffn_word(enum arch_ffn_body body)
         return "experts";
     case ARCH_FFN_NONE:
         return "none";
+    case ARCH_FFN_BOTH:
+        return "dense and experts";
     }
     return "";
+}
+
+static const char *mixer_word(enum arch_mixing mixing)
+{
+    switch (mixing) {
+    case ARCH_MIXING_ATTENTION:
+        return "attention";
+    case ARCH_MIXING_DELTA:
+        return "gated delta net";
+    case ARCH_MIXING_MAMBA2:
+        return "mamba-2";
+    case ARCH_MIXING_CONV:
+        return "short convolution";
+    case ARCH_MIXING_LATENT:
+        return "latent attention";
+    case ARCH_MIXING_ATTENTION_MAMBA2:
+        return "attention and mamba-2";
+    default:
+        return "none";
+    }
 }
 
 /* --- layers --- */
@@ -92,11 +116,11 @@ static const char *ffn_word(enum arch_ffn_body body)
 static void describe_layer(const struct model_shape *shape, const struct model_layer *layer,
                            struct engine_layer_kind *out)
 {
-    bool attends = layer->mixer->mixing == ARCH_MIXING_ATTENTION;
+    bool attends = arch_has_attention(layer->mixer->mixing);
     bool has_ffn = layer->ffn->body != ARCH_FFN_NONE;
     uint32_t rope = layer->mixer->rope;
     *out = (struct engine_layer_kind){
-        .mixer = attends ? "attention" : "none",
+        .mixer = mixer_word(layer->mixer->mixing),
         .reach = !attends        ? ""
                  : layer->window ? "window"
                  : layer->chunk  ? "chunk"
@@ -193,7 +217,8 @@ static void add_experts(struct survey *s)
     const struct model_experts *e = &shape->experts;
     bool has_layer = false;
     for (uint32_t i = 0; i < shape->n_layers; i++)
-        has_layer = has_layer || shape->layers[i].ffn->body == ARCH_FFN_EXPERTS;
+        has_layer = has_layer || shape->layers[i].ffn->body == ARCH_FFN_EXPERTS ||
+                    shape->layers[i].ffn->body == ARCH_FFN_BOTH;
     if (!e->n || !has_layer)
         return;
     s->facts->experts = (struct engine_expert_facts){

@@ -227,7 +227,6 @@ static uint32_t emit_rows(struct draft_model *dm, struct draft_job *job, uint32_
         return 0;
     b->n_seqs++;
     b->seq_start[s] = b->n_rows;
-    b->states[s] = (struct step_state){job->seq->slot, begin, begin == 0};
     memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, job->table,
            ((begin + n - 1) / bs + 1) * sizeof(*job->table));
     for (uint32_t at = begin; at < begin + n; at++) {
@@ -241,6 +240,7 @@ static uint32_t emit_rows(struct draft_model *dm, struct draft_job *job, uint32_
         dm->writers[job->table[at / bs]] = dm->i_pass;
     }
     b->seq_start[s + 1] = b->n_rows;
+    step_batch_use_slot(b, s, job->seq->slot, begin == 0);
     dm->shape.n_context += step_time_context(begin, n);
     return n;
 }

@@ -87,7 +87,6 @@ static void add_rows(struct bench_run *run, uint32_t seq, uint32_t position, uin
     uint32_t s = batch->n_seqs++, first = seq * run->seq_blocks;
     uint32_t size = run->config.block_size;
     batch->seq_start[s] = batch->n_rows;
-    batch->states[s] = (struct step_state){seq, position, position == 0};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t row = batch->n_rows++;
         batch->token_ids[row] = generated ? run->last[seq] : prompt_id(run, seq, position + i);
@@ -99,6 +98,7 @@ static void add_rows(struct bench_run *run, uint32_t seq, uint32_t position, uin
     for (uint32_t i = 0; i < run->seq_blocks && i < run->table_blocks; i++)
         batch->block_tables[(size_t)s * run->table_blocks + i] = first + i;
     batch->seq_start[s + 1] = batch->n_rows;
+    step_batch_use_slot(batch, s, seq, position == 0);
     if (sample)
         batch->sample_rows[batch->n_sample_rows++] = batch->n_rows - 1;
 }

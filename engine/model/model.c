@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/model/model_find.h"
+#include "engine/model/model_rows.h"
 #include "engine/model/shape_keys.h"
 
 enum {
@@ -23,56 +24,6 @@ static size_t slot_index(enum arch_slot slot, uint32_t layer)
     if (slot < ARCH_FIRST_LAYER_SLOT)
         return slot;
     return (size_t)slot + (size_t)layer * N_LAYER_SLOTS;
-}
-
-/* The length of a dimension in the file. */
-static uint32_t file_dim(const struct model_shape *shape, uint32_t layer, enum arch_dim dim)
-{
-    return dim == ARCH_DIM_VOCAB ? shape->n_vocab_rows : shape_dim(shape, layer, dim);
-}
-
-static uint32_t outputs_of(const struct model *model, uint32_t layer, enum arch_slot slot)
-{
-    const struct arch_slot_facts *facts = arch_slot_facts(slot);
-    return file_dim(&model->shape, layer, facts->rows == ARCH_DIM_ONE ? facts->cols : facts->rows);
-}
-
-uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row, uint32_t layer,
-                           uint32_t *out_begin)
-{
-    uint32_t n_rows = 0;
-    *out_begin = 0;
-    for (uint32_t i = 0; i < model->source.n_tensors; i++) {
-        const struct arch_tensor *t = &model->source.tensors[i];
-        if (t == row)
-            *out_begin = n_rows;
-        if (model->shared_with[i] == model->shared_with[row - model->source.tensors])
-            n_rows += outputs_of(model, layer, t->slot);
-    }
-    return n_rows;
-}
-
-/* Rows of the slot's tensor before its own, which nothing uses. */
-static uint32_t unused_rows(const struct model *model, enum arch_slot slot)
-{
-    return slot == ARCH_POSITION_EMBD ? model->shape.position_offset : 0;
-}
-
-struct row_map model_row_map(const struct model *model, const struct arch_tensor *row,
-                             uint32_t layer)
-{
-    struct row_map map = {0};
-    uint32_t own = outputs_of(model, layer, row->slot), groups = 1;
-    uint32_t total = model_tensor_rows(model, row, layer, &map.begin);
-    if (row->transform == ARCH_TRANSFORM_BY_HEAD)
-        groups = model->shape.layers[layer].n_kv_heads;
-    if (row->transform == ARCH_TRANSFORM_BY_ROW ||
-        row->transform == ARCH_TRANSFORM_TRANSPOSE_BY_ROW)
-        groups = own;
-    map.begin = map.begin / groups + unused_rows(model, row->slot);
-    map.run = own / groups;
-    map.stride = total / groups + unused_rows(model, row->slot);
-    return map;
 }
 
 /* Number of a slot's parts (experts or heads), where a file may have a tensor for each part. */
@@ -165,8 +116,8 @@ static uint32_t expected_dims(const struct model *model, const struct arch_tenso
     const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
     bool vector = facts->rows == ARCH_DIM_ONE, transposed = arch_is_transposed(row->transform);
     uint32_t begin, n_dims = 0;
-    uint32_t n = model_tensor_rows(model, row, layer, &begin) + unused_rows(model, row->slot);
-    uint64_t cols = vector ? 1 : file_dim(&model->shape, layer, facts->cols);
+    uint32_t n = model_tensor_rows(model, row, layer, &begin) + model_unused_rows(model, row->slot);
+    uint64_t cols = vector ? 1 : model_file_dim(&model->shape, layer, facts->cols);
     dims[0] = dims[1] = dims[2] = 1;
     if (!vector)
         dims[n_dims++] = transposed ? n : cols;
@@ -208,20 +159,53 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
     return 0;
 }
 
+/* True if the layer's recurrent mixer has the slot. */
+static bool state_has(enum arch_mixing mixing, enum arch_slot slot)
+{
+    if (slot == ARCH_CONV_GATE_IN || slot == ARCH_CONV_GATE_OUT)
+        return mixing == ARCH_MIXING_CONV;
+    if (mixing == ARCH_MIXING_CONV)
+        return slot == ARCH_STATE_V || slot == ARCH_STATE_CONV_V ||
+               slot == ARCH_STATE_CONV_V_BIAS || slot == ARCH_STATE_OUT;
+    bool is_delta = mixing == ARCH_MIXING_DELTA;
+    if (slot == ARCH_STATE_BETA)
+        return is_delta;
+    return arch_has_state(mixing) && (slot != ARCH_STATE_D || !is_delta);
+}
+
+/* True if the layer's mixer has the slot, which is one of ARCH_ATTN_NORM to
+ * ARCH_ATTN_POST_NORM_BIAS. */
+static bool mixer_has(enum arch_mixing mixing, enum arch_slot slot)
+{
+    if (slot >= ARCH_ATTN_Q && slot <= ARCH_ATTN_GATE)
+        return arch_has_attention(mixing) && mixing != ARCH_MIXING_LATENT;
+    if (slot == ARCH_ATTN_OUT || slot == ARCH_ATTN_OUT_BIAS)
+        return arch_has_attention(mixing);
+    if (slot >= ARCH_STATE_Q && slot <= ARCH_CONV_GATE_OUT)
+        return state_has(mixing, slot);
+    if (slot >= ARCH_LATENT_Q_DOWN && slot <= ARCH_LATENT_V_UP)
+        return mixing == ARCH_MIXING_LATENT;
+    return mixing != ARCH_MIXING_NONE;
+}
+
+/* True if the layer's FFN has the slot, which is ARCH_FFN_NORM or a later one. */
+static bool ffn_has(const struct arch_ffn *ffn, enum arch_slot slot)
+{
+    bool both = ffn->body == ARCH_FFN_BOTH;
+    bool is_gate = slot == ARCH_FFN_GATE || slot == ARCH_FFN_GATE_BIAS;
+    if (slot >= ARCH_FFN_GATE && slot <= ARCH_FFN_DOWN_BIAS)
+        return (both || ffn->body == ARCH_FFN_DENSE) && (!is_gate || ffn->form == ARCH_FFN_GATED);
+    if (slot >= ARCH_ROUTER && slot <= ARCH_SHARED_ROUTER)
+        return both || ffn->body == ARCH_FFN_EXPERTS;
+    if (slot >= ARCH_EXPERT_NORM && slot <= ARCH_DENSE_POST_NORM)
+        return both;
+    return slot >= ARCH_LAYER_GATE || ffn->body != ARCH_FFN_NONE;
+}
+
 /* True if the layer's kind has the slot. */
 static bool layer_has(const struct model_layer *layer, enum arch_slot slot)
 {
-    if (slot >= ARCH_ATTN_Q && slot <= ARCH_ATTN_POST_NORM_BIAS)
-        return layer->mixer->mixing == ARCH_MIXING_ATTENTION;
-    bool is_gate = slot == ARCH_FFN_GATE || slot == ARCH_FFN_GATE_BIAS;
-    if (slot >= ARCH_FFN_GATE && slot <= ARCH_FFN_DOWN_BIAS)
-        return layer->ffn->body == ARCH_FFN_DENSE &&
-               (!is_gate || layer->ffn->form == ARCH_FFN_GATED);
-    if (slot >= ARCH_ROUTER && slot <= ARCH_SHARED_ROUTER)
-        return layer->ffn->body == ARCH_FFN_EXPERTS;
-    if (slot == ARCH_ATTN_NORM || slot == ARCH_ATTN_NORM_BIAS)
-        return layer->mixer->mixing != ARCH_MIXING_NONE;
-    return layer->ffn->body != ARCH_FFN_NONE;
+    return slot < ARCH_FFN_NORM ? mixer_has(layer->mixer->mixing, slot) : ffn_has(layer->ffn, slot);
 }
 
 /* The first of the row's names that the file has; NULL without one. `name` gets the first. */
@@ -449,69 +433,6 @@ static int bind_tensors(struct model *model, struct error *err)
     return rc;
 }
 
-#define LAYER_OFFSET(field) offsetof(struct model_layer, field)
-
-/* The largest number of all layers in the field at `offset`. */
-static uint32_t largest(const struct model_shape *s, size_t offset)
-{
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < s->n_layers; i++) {
-        uint32_t value;
-        memcpy(&value, (const char *)&s->layers[i] + offset, sizeof(value));
-        most = value > most ? value : most;
-    }
-    return most;
-}
-
-/* A layer that reads the cache of another layer adds nothing. */
-static uint64_t count_kv_elements(const struct model_shape *s)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < s->n_layers; i++) {
-        const struct model_layer *layer = &s->layers[i];
-        if (layer->kv_source == i)
-            n += (uint64_t)layer->n_kv_heads * (layer->k_dim + layer->v_dim);
-    }
-    return n;
-}
-
-static void fill_info(struct model *model)
-{
-    const struct model_shape *s = &model->shape;
-    struct error ignored;
-    uint64_t bytes[N_DTYPES] = {0}, n_params = 0;
-    enum dtype most = DTYPE_F32;
-    const char *name = "";
-    for (uint64_t i = 0; i < checkpoint_n_tensors(model->ckpt); i++) {
-        const struct checkpoint_tensor *t = checkpoint_tensor_at(model->ckpt, i);
-        bytes[t->dtype] += t->n_bytes;
-        n_params += t->n_elems;
-    }
-    for (int t = 0; t < N_DTYPES; t++)
-        if (bytes[t] > bytes[most])
-            most = (enum dtype)t;
-    if (checkpoint_get_string_or(model->ckpt, "general.name", "", &name, &ignored) != 0)
-        name = "";
-    model->info = (struct model_info){
-        .architecture = model->arch->name,
-        .name = name,
-        .quantization = dtype_name(most),
-        .vocab_size = s->vocab_size,
-        .n_layers = s->n_layers,
-        .hidden_dim = s->hidden_dim,
-        .n_heads = largest(s, LAYER_OFFSET(n_heads)),
-        .n_kv_heads = largest(s, LAYER_OFFSET(n_kv_heads)),
-        .head_dim = largest(s, LAYER_OFFSET(k_dim)),
-        .ffn_dim = largest(s, LAYER_OFFSET(ffn_dim)),
-        .kv_elements = count_kv_elements(s),
-        .context_tokens = s->context_tokens,
-        .trained_tokens = s->trained_tokens,
-        .long_rope_after = s->long_rope_after,
-        .n_params = n_params,
-        .file_bytes = checkpoint_file_bytes(model->ckpt),
-    };
-}
-
 int model_init(struct model *model, const struct checkpoint *ckpt, const struct arch *arch,
                struct error *err)
 {
@@ -532,7 +453,7 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
     if (!rc)
         rc = shape_keys_check_tensors(model, prefix, err);
     if (!rc)
-        fill_info(model);
+        model_fill_info(model);
     return rc;
 }
 

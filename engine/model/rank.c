@@ -45,7 +45,8 @@ static int split_layer(struct layer_split *split, const struct rank *rank,
                        const struct model_shape *shape, const struct model_layer *layer,
                        struct error *err)
 {
-    bool experts = layer->ffn && layer->ffn->body == ARCH_FFN_EXPERTS;
+    bool experts =
+        layer->ffn && (layer->ffn->body == ARCH_FFN_EXPERTS || layer->ffn->body == ARCH_FFN_BOTH);
     int rc = split_heads(split, rank, layer, err);
     if (!rc)
         rc = split_dim(&split->ffn, layer->ffn_dim, 1, rank, "the MLP", err);

@@ -462,7 +462,7 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
             shape_reader_u32(r, ARCH_PARAM_EXPERT_SCORE, 0, 0, ROUTER_SQRT_SOFTPLUS + 1, 0, &score);
     e->scale = (float)scale;
     for (uint32_t i = 0; i < r->arch->n_ffns; i++)
-        if (r->arch->ffns[i].body == ARCH_FFN_EXPERTS)
+        if (r->arch->ffns[i].body == ARCH_FFN_EXPERTS || r->arch->ffns[i].body == ARCH_FFN_BOTH)
             e->score = score ? (enum router_score)(score - 1) : r->arch->ffns[i].router.score;
     return rc;
 }
@@ -502,51 +502,6 @@ void shape_fini(struct model_shape *shape)
 {
     free(shape->layers);
     shape->layers = NULL;
-}
-
-static uint32_t norm_dim(const struct model_layer *layer, uint32_t n_heads)
-{
-    return layer->mixer->head_norm_scope == ARCH_SCOPE_HEAD ? layer->k_dim : n_heads * layer->k_dim;
-}
-
-uint32_t shape_dim(const struct model_shape *shape, uint32_t i, enum arch_dim dim)
-{
-    const struct model_layer *layer = &shape->layers[i];
-    switch (dim) {
-    case ARCH_DIM_ONE:
-        return 1;
-    case ARCH_DIM_HIDDEN:
-        return shape->hidden_dim;
-    case ARCH_DIM_QUERIES:
-        return layer->n_heads * layer->k_dim;
-    case ARCH_DIM_KEYS:
-        return layer->n_kv_heads * layer->k_dim;
-    case ARCH_DIM_VALUES:
-        return layer->n_kv_heads * layer->v_dim;
-    case ARCH_DIM_MIXED:
-        return layer->n_heads * layer->v_dim;
-    case ARCH_DIM_HEADS:
-        return layer->n_heads;
-    case ARCH_DIM_Q_NORM:
-        return norm_dim(layer, layer->n_heads);
-    case ARCH_DIM_K_NORM:
-        return norm_dim(layer, layer->n_kv_heads);
-    case ARCH_DIM_FFN:
-        return layer->ffn_dim;
-    case ARCH_DIM_EXPERTS:
-        return shape->experts.n;
-    case ARCH_DIM_EXPERT_FFN:
-        return shape->experts.ffn_dim;
-    case ARCH_DIM_SHARED_FFN:
-        return shape->experts.shared_ffn_dim;
-    case ARCH_DIM_VOCAB:
-        return shape->vocab_size;
-    case ARCH_DIM_CONTEXT:
-        return shape->context_tokens;
-    case ARCH_DIM_ROT_HALF:
-        return shape->ropes[0].n_rot / 2;
-    }
-    return 0;
 }
 
 enum activation shape_activation(const struct model_shape *shape, const struct model_layer *layer)

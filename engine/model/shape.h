@@ -19,6 +19,8 @@ enum {
     MODEL_MAX_VOCAB = 1 << 20,
     MODEL_MAX_CONTEXT = 1 << 24,
     MODEL_MAX_EXPERTS = EXPERTS_MAX,
+    MODEL_MAX_STATE_DIM = RECURRENT_MAX_DIM, /* rows or columns of a head's state */
+    MODEL_MAX_STATE_WIDTH = RECURRENT_MAX_WIDTH,
 };
 
 /* The tables of longrope. A sequence turns all its positions by one of them. */
@@ -45,9 +47,12 @@ struct model_layer {
     const struct arch_mixer *mixer;
     const struct arch_ffn *ffn;
     uint32_t n_heads, n_kv_heads, k_dim, v_dim; /* 0 without attention */
-    uint32_t window, chunk;                     /* 0: none */
-    uint32_t ffn_dim;                           /* 0 without a dense FFN */
-    uint32_t kv_source; /* the layer whose K and V this layer reads; usually its own number */
+    /* Elements of a head in the query matrix and in the output matrix. They differ from k_dim and
+     * v_dim with latent attention only, whose cache has one KV head of latent values. */
+    uint32_t q_dim, o_dim;
+    uint32_t window, chunk; /* 0: none */
+    uint32_t ffn_dim;       /* 0 without a dense FFN */
+    uint32_t kv_source;     /* the layer whose K and V this layer reads; usually its own number */
 };
 
 struct model_experts {
@@ -56,6 +61,20 @@ struct model_experts {
     enum router_score score;
     bool renormalise;
     float scale;
+};
+
+/* Recurrent layers; all layers of a model have equal states. All 0 without such layers. */
+struct model_state {
+    uint32_t n_key_heads, n_heads, key_dim, head_dim;
+    uint32_t width; /* taps of the convolution */
+    bool tiled;     /* head h reads key head h % n_key_heads; else h / (n_heads / n_key_heads) */
+};
+
+/* Latent attention. All 0 without such layers. */
+struct model_latent {
+    uint32_t q_rank; /* 0: queries of full rank */
+    uint32_t kv_rank, n_rot, nope_dim, v_dim;
+    float eps; /* of the norms of low-rank vectors */
 };
 
 struct model_shape {
@@ -78,6 +97,9 @@ struct model_shape {
     enum activation activation;                     /* see shape_activation() */
     bool has_activation;                            /* false: the kinds' own */
     struct model_experts experts;
+    struct model_state state;
+    struct model_latent latent;
+    uint32_t layer_embd_dim; /* width of the per-layer inputs; 0: none */
     struct rope_set ropes[ARCH_MAX_ROPES];
     uint32_t long_rope_after;   /* longer sequences use ROPE_TABLE_LONG; 0: none does */
     struct model_layer *layers; /* owned, [n_layers] */
@@ -94,6 +116,9 @@ void shape_fini(struct model_shape *shape);
 uint32_t shape_dim(const struct model_shape *shape, uint32_t layer, enum arch_dim dim);
 enum activation shape_activation(const struct model_shape *shape, const struct model_layer *layer);
 float shape_attn_scale(const struct model_shape *shape, const struct model_layer *layer);
+/* Floats of a sequence's state in a layer: the inputs of the convolution, then the heads. 0 without
+ * a state. The limits above exclude an overflow. */
+uint64_t shape_state_floats(const struct model_shape *shape, uint32_t layer);
 
 /* shape_rope.c */
 

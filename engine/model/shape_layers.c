@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
+#include "engine/model/shape_mixers.h"
 
 /* --- patterns --- */
 
@@ -33,6 +34,13 @@ static bool has_number(const struct shape_reader *r, const char *full)
     return checkpoint_get_f64(r->ckpt, full, &number, &ignored) == 0;
 }
 
+static bool has_text(const struct shape_reader *r, const char *full)
+{
+    const char *text;
+    struct error ignored;
+    return checkpoint_get_string_or(r->ckpt, full, NULL, &text, &ignored) == 0 && text;
+}
+
 /* True if the key's value has the form that the row reads. Arrays go into *out_array. */
 static bool has_form(const struct shape_reader *r, const char *full, enum arch_pattern_form form,
                      struct checkpoint_array *out_array)
@@ -41,12 +49,15 @@ static bool has_form(const struct shape_reader *r, const char *full, enum arch_p
     case ARCH_PATTERN_LIST:
         return has_array(r, full, CHECKPOINT_INT, out_array);
     case ARCH_PATTERN_FLAGS:
+    case ARCH_PATTERN_MARKED:
         return has_array(r, full, CHECKPOINT_BOOL, out_array) ||
                has_array(r, full, CHECKPOINT_INT, out_array);
     case ARCH_PATTERN_NAMES:
         return has_array(r, full, CHECKPOINT_STRING, out_array);
     case ARCH_PATTERN_WITHOUT:
         return false;
+    case ARCH_PATTERN_CHARS:
+        return has_text(r, full);
     default:
         return has_number(r, full);
     }
@@ -137,9 +148,29 @@ static int apply_flags(struct shape_reader *r, const struct arch_pattern *p,
                        const struct checkpoint_array *array, struct model_shape *s)
 {
     int rc = check_length(r, array, s);
-    for (uint32_t i = 0; !rc && i < s->n_layers; i++)
-        set_kind(r, &s->layers[i], p->part, checkpoint_array_int(array, i) ? p->kind : p->rest);
+    for (uint32_t i = 0; !rc && i < s->n_layers; i++) {
+        bool marked = checkpoint_array_int(array, i) != 0;
+        if (marked || p->form == ARCH_PATTERN_FLAGS)
+            set_kind(r, &s->layers[i], p->part, marked ? p->kind : p->rest);
+    }
     return rc;
+}
+
+/* A text with a letter for each layer. Those of layers that only draft tokens may follow. */
+static int apply_chars(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+{
+    const char *text;
+    int rc = checkpoint_get_string_or(r->ckpt, r->key, "", &text, r->err);
+    if (rc)
+        return rc;
+    size_t n = strlen(text);
+    if (n != s->n_layers && n != (size_t)s->n_layers + s->n_draft_layers)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err, "%zu letters for %" PRIu32 " layers", n,
+                                  s->n_layers);
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if ((unsigned char)text[i] == p->n)
+            set_kind(r, &s->layers[i], p->part, p->kind);
+    return 0;
 }
 
 static const char *kind_name(const struct arch *arch, enum arch_part part, uint32_t kind)
@@ -189,8 +220,10 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
         return 0;
     if (p->form == ARCH_PATTERN_LIST)
         return apply_list(r, p, &array, s);
-    return p->form == ARCH_PATTERN_FLAGS ? apply_flags(r, p, &array, s)
-                                         : apply_names(r, p, &array, s);
+    if (p->form == ARCH_PATTERN_CHARS)
+        return apply_chars(r, p, s);
+    return p->form == ARCH_PATTERN_NAMES ? apply_names(r, p, &array, s)
+                                         : apply_flags(r, p, &array, s);
 }
 
 /* --- numbers per layer --- */
@@ -215,8 +248,11 @@ static int read_head_dims(struct shape_reader *r, const struct model_shape *s, u
                                   "head dimension %" PRIu32 " is not an even number up to %d",
                                   layer->k_dim, MODEL_MAX_HEAD_DIM);
     layer->v_dim = layer->k_dim;
-    return shape_reader_layer_u32(r, ARCH_PARAM_VALUE_DIM, of, i, 1, MODEL_MAX_HEAD_DIM,
-                                  layer->k_dim, &layer->v_dim);
+    rc = shape_reader_layer_u32(r, ARCH_PARAM_VALUE_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, layer->k_dim,
+                                &layer->v_dim);
+    layer->q_dim = layer->k_dim;
+    layer->o_dim = layer->v_dim;
+    return rc;
 }
 
 static int read_attention(struct shape_reader *r, const struct model_shape *s, uint32_t i,
@@ -244,17 +280,19 @@ static int read_attention(struct shape_reader *r, const struct model_shape *s, u
     return read_head_dims(r, s, of, i, layer);
 }
 
-static int read_layer(struct shape_reader *r, const struct model_shape *s, uint32_t window,
+static int read_layer(struct shape_reader *r, struct model_shape *s, uint32_t window,
                       uint32_t chunk, uint32_t i)
 {
     struct model_layer *layer = &s->layers[i];
     int rc = 0;
     layer->kv_source = i;
-    if (layer->mixer->mixing == ARCH_MIXING_ATTENTION)
+    if (layer->mixer->mixing == ARCH_MIXING_LATENT)
+        rc = shape_mixers_read_latent(r, s, i, layer);
+    else if (arch_has_attention(layer->mixer->mixing))
         rc = read_attention(r, s, i, layer);
     layer->window = layer->mixer->reach == ARCH_REACH_WINDOW ? window : 0;
     layer->chunk = layer->mixer->reach == ARCH_REACH_CHUNK ? chunk : 0;
-    if (!rc && layer->ffn->body == ARCH_FFN_DENSE)
+    if (!rc && (layer->ffn->body == ARCH_FFN_DENSE || layer->ffn->body == ARCH_FFN_BOTH))
         rc = shape_reader_layer_u32(r, ARCH_PARAM_FFN, 0, i, 1, MODEL_MAX_FFN,
                                     4 * (uint64_t)s->hidden_dim, &layer->ffn_dim);
     return rc;
@@ -279,6 +317,8 @@ int shape_layers_read(struct shape_reader *r, struct model_shape *s)
     }
     for (uint32_t i = 0; !rc && i < r->source->n_patterns; i++)
         rc = apply_pattern(r, &r->source->patterns[i], s);
+    if (!rc)
+        rc = shape_mixers_read_states(r, s);
     for (uint32_t i = 0; !rc && i < s->n_layers; i++)
         rc = read_layer(r, s, use_window ? window : 0, chunk, i);
     return rc;

@@ -29,10 +29,11 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     size_t slots = place_array(&end, rows, sizeof(uint32_t));
     size_t seq_of_row = place_array(&end, rows, sizeof(uint32_t));
     size_t tables_of_rows = place_array(&end, rows, sizeof(uint32_t));
+    size_t reads = place_array(&end, rows, sizeof(uint32_t));
+    size_t writes = place_array(&end, rows, sizeof(uint32_t));
     size_t generated = place_array(&end, rows, sizeof(uint8_t));
     size_t starts = place_array(&end, seqs + 1, sizeof(uint32_t));
     size_t tables = place_array(&end, seqs * stride, sizeof(uint32_t));
-    size_t states = place_array(&end, seqs, sizeof(struct step_state));
     size_t sample = place_array(&end, seqs + limits->n_score_rows, sizeof(uint32_t));
     unsigned char *memory = aligned_alloc(ARRAY_ALIGN, end);
     if (!memory)
@@ -50,7 +51,8 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     batch->is_generated = memory + generated;
     batch->seq_start = (uint32_t *)(void *)(memory + starts);
     batch->block_tables = (uint32_t *)(void *)(memory + tables);
-    batch->states = (struct step_state *)(void *)(memory + states);
+    batch->state_reads = (uint32_t *)(void *)(memory + reads);
+    batch->state_writes = (uint32_t *)(void *)(memory + writes);
     batch->sample_rows = (uint32_t *)(void *)(memory + sample);
     *out_batch = batch;
     return 0;
@@ -68,4 +70,15 @@ void step_batch_clear(struct step_batch *batch)
     batch->n_sample_rows = 0;
     batch->is_ahead = false;
     batch->seq_start[0] = 0;
+}
+
+void step_batch_use_slot(struct step_batch *batch, uint32_t s, uint32_t slot, bool is_new)
+{
+    uint32_t begin = batch->seq_start[s], end = batch->seq_start[s + 1];
+    for (uint32_t row = begin; row < end; row++) {
+        batch->state_reads[row] = row > begin ? STEP_STATE_PREVIOUS
+                                  : is_new    ? STEP_STATE_NONE
+                                              : slot;
+        batch->state_writes[row] = row + 1 < end ? STEP_STATE_NONE : slot;
+    }
 }

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/recurrent.h"
+
 struct error;
 
 struct step_limits {
@@ -17,12 +19,13 @@ struct step_limits {
     uint32_t n_score_rows;
 };
 
-/* The recurrent state of a sequence, for layers that have states in place of K and V. */
-struct step_state {
-    uint32_t slot;           /* place of the state, the sequence's own while it runs */
-    uint32_t first_position; /* position of the sequence's first row */
-    bool resets;             /* the state before that row is the empty sequence's */
-};
+/* States of recurrent layers lie in slots. The first row of a sequence reads a slot or
+ * STEP_STATE_NONE; later rows read STEP_STATE_PREVIOUS. The last row of a sequence always writes. A
+ * row may write the slot that the sequence's first row reads. No slot is written twice in a step,
+ * and no other sequence reads a slot that is written. Without recurrent layers nothing reads the
+ * arrays. */
+#define STEP_STATE_NONE     RECURRENT_NONE     /* reads: the empty sequence's state; writes: none */
+#define STEP_STATE_PREVIOUS RECURRENT_PREVIOUS /* reads: the state after the row before */
 
 /* Ragged: sequence s owns the adjacent rows [seq_start[s], seq_start[s + 1]), in ascending
  * position. */
@@ -36,12 +39,13 @@ struct step_batch {
     uint32_t *seq_of_row;  /* [max_rows] */
     uint32_t *rope_tables; /* [max_rows] the table (shape.h) of the row's sequence; 0 without
                               longrope */
+    uint32_t *state_reads; /* [max_rows] slot of the state before the row */
+    uint32_t *state_writes; /* [max_rows] slot that gets the state after the row */
     uint8_t
         *is_generated; /* [max_rows] 1: path D, 0: prompt token, path P (docs/house/numerics.md) */
-    uint32_t *seq_start;       /* [max_seqs + 1] */
-    uint32_t *block_tables;    /* [max_seqs][max_blocks_per_seq] */
-    struct step_state *states; /* [max_seqs] */
-    uint32_t *sample_rows;     /* [max_seqs + n_score_rows] rows whose logits are computed */
+    uint32_t *seq_start;    /* [max_seqs + 1] */
+    uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
+    uint32_t *sample_rows;  /* [max_seqs + n_score_rows] rows whose logits are computed */
 };
 
 /* All arrays are in one allocation. *out_batch is owned. */
@@ -50,3 +54,6 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
 void step_batch_destroy(struct step_batch *batch);
 /* Sets the counts to 0; arrays keep their addresses. */
 void step_batch_clear(struct step_batch *batch);
+/* Lets the rows of sequence s compute in place in a slot: the first row reads the slot, or nothing
+ * if the sequence is new, and the last row writes the slot. seq_start[s + 1] is set. */
+void step_batch_use_slot(struct step_batch *batch, uint32_t s, uint32_t slot, bool is_new);

@@ -39,8 +39,8 @@ static bool write_row(struct scheduler *sched, struct step_batch *b, const struc
     b->is_generated[row] = 1;
     b->sample_rows[row] = row;
     b->seq_start[row] = row;
-    b->states[row] = (struct step_state){seq->slot, at, false};
     b->seq_start[row + 1] = row + 1;
+    step_batch_use_slot(b, row, seq->slot, false);
     sched->ahead.slots[row] = seq->slot;
     sched->ahead.versions[row] = kv_cache_table_version(sched->kv, seq->slot);
     b->n_rows = b->n_seqs = b->n_sample_rows = row + 1;

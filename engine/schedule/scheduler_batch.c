@@ -71,7 +71,6 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
     const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
     uint32_t bs = sched->cfg.block_size, s = b->n_seqs++;
     b->seq_start[s] = b->n_rows;
-    b->states[s] = (struct step_state){seq->slot, seq->n_computed, seq->n_computed == 0};
     if (n + seq->n_drafts > 1 || !scheduler_ahead_has_row(sched, seq))
         memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
                kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
@@ -89,6 +88,7 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
             draw_for_choices(sched, seq, row);
     }
     b->seq_start[s + 1] = b->n_rows;
+    step_batch_use_slot(b, s, seq->slot, seq->n_computed == 0);
     sched->shape.n_context += step_time_context(seq->n_computed, n + seq->n_drafts);
     scheduler_batch_charge(sched, seq, seq->n_computed, seq->n_computed + n);
     seq->samples = n == sequence_n_left(seq);

@@ -107,6 +107,18 @@ const struct arch_fixed_key *arch_find_fixed_key(const struct arch_source *sourc
     return wild;
 }
 
+bool arch_has_attention(enum arch_mixing mixing)
+{
+    return mixing == ARCH_MIXING_ATTENTION || mixing == ARCH_MIXING_LATENT ||
+           mixing == ARCH_MIXING_ATTENTION_MAMBA2;
+}
+
+bool arch_has_state(enum arch_mixing mixing)
+{
+    return mixing == ARCH_MIXING_DELTA || mixing == ARCH_MIXING_MAMBA2 ||
+           mixing == ARCH_MIXING_CONV || mixing == ARCH_MIXING_ATTENTION_MAMBA2;
+}
+
 bool arch_is_transposed(enum arch_transform transform)
 {
     return transform == ARCH_TRANSFORM_TRANSPOSE || transform == ARCH_TRANSFORM_TRANSPOSE_BY_ROW;
@@ -211,7 +223,7 @@ static bool is_of_mixer(enum arch_param_id id)
 static bool uses_rope(const struct arch *arch, uint32_t set)
 {
     for (uint32_t i = 0; i < arch->n_mixers; i++)
-        if (arch->mixers[i].mixing == ARCH_MIXING_ATTENTION && arch->mixers[i].rope == set)
+        if (arch_has_attention(arch->mixers[i].mixing) && arch->mixers[i].rope == set)
             return true;
     return false;
 }
@@ -225,18 +237,25 @@ static bool is_text(enum arch_param_id id)
 static bool is_read(const struct arch *arch, enum arch_param_id id)
 {
     bool windows = false, chunks = false, temperature = false, experts = false;
+    bool states = false, latent = false;
     for (uint32_t i = 0; i < arch->n_mixers; i++) {
+        states |= arch_has_state(arch->mixers[i].mixing);
+        latent |= arch->mixers[i].mixing == ARCH_MIXING_LATENT;
         windows |= arch->mixers[i].reach == ARCH_REACH_WINDOW;
         chunks |= arch->mixers[i].reach == ARCH_REACH_CHUNK;
         temperature |= arch->mixers[i].has_temperature;
     }
     for (uint32_t i = 0; i < arch->n_ffns; i++)
-        experts |= arch->ffns[i].body == ARCH_FFN_EXPERTS;
+        experts |= arch->ffns[i].body == ARCH_FFN_EXPERTS || arch->ffns[i].body == ARCH_FFN_BOTH;
+    if (id >= ARCH_PARAM_STATE_WIDTH && id <= ARCH_PARAM_STATE_TILED)
+        return states;
+    if (id >= ARCH_PARAM_LATENT_Q && id <= ARCH_PARAM_LATENT_EPS)
+        return latent;
     if (id == ARCH_PARAM_WINDOW || id == ARCH_PARAM_USE_WINDOW)
         return windows;
     if (id == ARCH_PARAM_CHUNK)
         return chunks;
-    if (id == ARCH_PARAM_TEMPERATURE || id == ARCH_PARAM_TEMPERATURE_LENGTH)
+    if (id >= ARCH_PARAM_TEMPERATURE && id <= ARCH_PARAM_TEMPERATURE_OFFSET)
         return temperature;
     return experts || id < ARCH_PARAM_EXPERTS || id > ARCH_PARAM_EXPERT_SCORE;
 }
@@ -248,7 +267,7 @@ static bool param_is_sound(const struct arch *arch, const struct arch_param *p)
         (!p->key && p->absent == ARCH_ABSENT_REFUSE) ||
         (is_text(p->id) && p->absent == ARCH_ABSENT_FALLBACK &&
          (p->id != ARCH_PARAM_ROPE_SCALING ||
-          !(p->fallback >= 0 && p->fallback <= ROPE_SCALING_DYNAMIC))))
+          !(p->fallback >= 0 && p->fallback <= ROPE_SCALING_PROPORTIONAL))))
         return false;
     if (!is_read(arch, p->id))
         return false;
@@ -260,8 +279,15 @@ static bool param_is_sound(const struct arch *arch, const struct arch_param *p)
 static bool params_are_sound(const struct arch *arch, const struct arch_source *source)
 {
     static const enum arch_param_id needed[] = {ARCH_PARAM_LAYERS, ARCH_PARAM_CONTEXT,
-                                                ARCH_PARAM_HIDDEN, ARCH_PARAM_HEADS,
-                                                ARCH_PARAM_NORM_EPS};
+                                                ARCH_PARAM_HIDDEN, ARCH_PARAM_NORM_EPS};
+    bool attends = false, states = false;
+    for (uint32_t i = 0; i < arch->n_mixers; i++) {
+        attends |= arch_has_attention(arch->mixers[i].mixing);
+        states |= arch_has_state(arch->mixers[i].mixing);
+    }
+    if ((attends && !arch_find_param(source, ARCH_PARAM_HEADS, 0)) ||
+        (states && !arch_find_param(source, ARCH_PARAM_STATE_WIDTH, 0)))
+        return false;
     for (uint32_t i = 0; i < source->n_params; i++)
         if (!param_is_sound(arch, &source->params[i]) ||
             arch_find_param(source, source->params[i].id, source->params[i].of) !=
@@ -281,9 +307,10 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
     for (uint32_t i = 0; i < source->n_patterns; i++) {
         const struct arch_pattern *p = &source->patterns[i];
         uint32_t n_kinds = p->part == ARCH_PART_MIXER ? arch->n_mixers : arch->n_ffns;
-        bool has_n = p->form <= ARCH_PATTERN_AFTER;
-        if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form > ARCH_PATTERN_WITHOUT ||
-            p->kind >= n_kinds || p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
+        bool has_n = p->form <= ARCH_PATTERN_AFTER || p->form == ARCH_PATTERN_CHARS;
+        if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form > ARCH_PATTERN_CHARS ||
+            (p->form == ARCH_PATTERN_CHARS && (!p->key || !p->n)) || p->kind >= n_kinds ||
+            p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
             (p->form != ARCH_PATTERN_FLAGS && p->rest) ||
             (p->form == ARCH_PATTERN_NAMES && p->kind))
             return false;
@@ -315,9 +342,11 @@ static bool has_partner(const struct arch_source *source, const struct arch_tens
 static bool transform_is_sound(const struct arch_source *source, const struct arch_tensor *row)
 {
     bool vector = arch_slot_facts(row->slot)->rows == ARCH_DIM_ONE;
+    bool is_query = row->slot == ARCH_ATTN_Q || row->slot == ARCH_ATTN_GATE ||
+                    row->slot == ARCH_LATENT_Q_NOPE || row->slot == ARCH_LATENT_Q_ROPE;
     switch (row->transform) {
     case ARCH_TRANSFORM_NONE:
-        return true;
+        return !arch_slot_facts(row->slot)->by_head;
     case ARCH_TRANSFORM_PLUS_ONE:
         return arch_slot_facts(row->slot)->is_norm;
     case ARCH_TRANSFORM_TRANSPOSE:
@@ -329,6 +358,16 @@ static bool transform_is_sound(const struct arch_source *source, const struct ar
         return has_partner(source, row);
     case ARCH_TRANSFORM_TRANSPOSE_BY_ROW:
         return !vector && has_partner(source, row);
+    case ARCH_TRANSFORM_BY_QUERY_HEAD:
+        return is_query && has_partner(source, row);
+    case ARCH_TRANSFORM_BY_STATE_HEAD:
+        return row->slot >= ARCH_STATE_Q && row->slot <= ARCH_STATE_BETA &&
+               has_partner(source, row);
+    case ARCH_TRANSFORM_MINUS_EXP:
+        return row->slot == ARCH_STATE_A;
+    case ARCH_TRANSFORM_HEADS:
+    case ARCH_TRANSFORM_HEADS_TRANSPOSED:
+        return arch_slot_facts(row->slot)->by_head;
     default:
         return false;
     }
@@ -364,10 +403,10 @@ static bool has_head_norms(const struct arch *arch, const struct arch_source *so
 static bool mixer_is_sound(const struct arch *arch, const struct arch_mixer *m,
                            const struct arch_source *source)
 {
-    bool attends = m->mixing == ARCH_MIXING_ATTENTION;
+    bool attends = arch_has_attention(m->mixing);
     bool bare = m->head_norms == ARCH_HEAD_NORMS_BARE;
     bool weights = has_head_norms(arch, source);
-    if (!m->name || (unsigned)m->mixing > ARCH_MIXING_NONE ||
+    if (!m->name || (unsigned)m->mixing >= N_ARCH_MIXINGS ||
         (unsigned)m->reach > ARCH_REACH_CHUNK || (unsigned)m->head_norm > ARCH_NORM_LAYER ||
         (unsigned)m->head_norm_scope > ARCH_SCOPE_WHOLE ||
         (unsigned)m->head_norms > ARCH_HEAD_NORMS_BARE)
@@ -379,6 +418,9 @@ static bool mixer_is_sound(const struct arch *arch, const struct arch_mixer *m,
         (m->has_temperature && !has_param(source, ARCH_PARAM_TEMPERATURE)))
         return false;
     if (!attends && (m->reach || bare || m->bare_value_norm || m->has_temperature))
+        return false;
+    if (m->norm_before_gate && m->mixing != ARCH_MIXING_MAMBA2 &&
+        m->mixing != ARCH_MIXING_ATTENTION_MAMBA2)
         return false;
     if (m->head_norm_scope && (bare || !weights))
         return false;
@@ -394,8 +436,8 @@ static bool mixer_is_sound(const struct arch *arch, const struct arch_mixer *m,
 static bool ffn_is_sound(const struct arch_ffn *f, const struct arch_source *source)
 {
     const struct arch_router *r = &f->router;
-    bool experts = f->body == ARCH_FFN_EXPERTS;
-    if (!f->name || (unsigned)f->body > ARCH_FFN_NONE || (unsigned)f->form > ARCH_FFN_PLAIN ||
+    bool experts = f->body == ARCH_FFN_EXPERTS || f->body == ARCH_FFN_BOTH;
+    if (!f->name || (unsigned)f->body > ARCH_FFN_BOTH || (unsigned)f->form > ARCH_FFN_PLAIN ||
         (unsigned)f->activation >= N_ACTIVATIONS || (unsigned)r->score > ROUTER_SQRT_SOFTPLUS ||
         (unsigned)r->group_score > ROUTER_GROUP_TOP_TWO ||
         (unsigned)r->weight > ARCH_EXPERT_WEIGHT_INPUT)

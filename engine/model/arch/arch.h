@@ -11,6 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/model/arch/arch_each.h"
+#include "engine/model/arch/arch_params.h"
+#include "engine/model/arch/arch_slots.h"
 #include "kernels/ops.h"
 
 enum {
@@ -42,6 +45,13 @@ enum arch_output {
 enum arch_mixing {
     ARCH_MIXING_ATTENTION,
     ARCH_MIXING_NONE,
+    ARCH_MIXING_DELTA,  /* gated delta net (recurrent.h) */
+    ARCH_MIXING_MAMBA2, /* Mamba-2 (recurrent.h) */
+    ARCH_MIXING_CONV,   /* gated short convolution: out · conv(in · x) */
+    ARCH_MIXING_LATENT, /* attention over a joint low-rank K and V (arXiv 2405.04434) */
+    /* Attention and Mamba-2 side by side: both read the same norm, and their outputs are added. */
+    ARCH_MIXING_ATTENTION_MAMBA2,
+    N_ARCH_MIXINGS,
 };
 
 /* Positions that a query attends to. */
@@ -74,6 +84,9 @@ struct arch_mixer {
     bool norm_after_rope; /* head norms */
     bool bare_value_norm; /* RMS norm of each value head, without weights */
     bool has_temperature; /* queries are scaled by position: ARCH_PARAM_TEMPERATURE */
+    /* Mamba-2: ARCH_STATE_NORM norms the output before the gate multiplies it. Else the gate comes
+     * first. */
+    bool norm_before_gate;
 };
 
 /* --- kinds of FFNs --- */
@@ -82,6 +95,7 @@ enum arch_ffn_body {
     ARCH_FFN_DENSE,
     ARCH_FFN_EXPERTS, /* with shared experts where the file has them */
     ARCH_FFN_NONE,
+    ARCH_FFN_BOTH, /* a dense FFN and experts side by side; the normed outputs are added */
 };
 
 enum arch_ffn_form {
@@ -111,225 +125,7 @@ struct arch_ffn {
     struct arch_router router;  /* experts only */
 };
 
-/* --- tensors --- */
-
-/* The role of a tensor in the decoder. Slots below ARCH_FIRST_LAYER_SLOT exist once, the others
- * once per layer. arch_slot.c has each slot's shape and split. */
-enum arch_slot {
-    ARCH_TOKEN_EMBD,
-    ARCH_POSITION_EMBD, /* x += row `position` */
-    ARCH_TOKEN_NORM,    /* norm of the token embedding, before the first layer */
-    ARCH_TOKEN_NORM_BIAS,
-    ARCH_ROPE_FREQS,       /* divides the frequencies of rope set 0 (llama 3 scaling) */
-    ARCH_ROPE_FREQS_LONG,  /* longrope: divisors for sequences beyond the original context, */
-    ARCH_ROPE_FREQS_SHORT, /* and for sequences up to it */
-    ARCH_OUTPUT_NORM,
-    ARCH_OUTPUT_NORM_BIAS,
-    ARCH_OUTPUT,
-    ARCH_OUTPUT_BIAS,
-    ARCH_ATTN_NORM,
-    ARCH_FIRST_LAYER_SLOT = ARCH_ATTN_NORM,
-    ARCH_ATTN_NORM_BIAS,
-    ARCH_ATTN_Q,
-    ARCH_ATTN_Q_BIAS,
-    ARCH_ATTN_K,
-    ARCH_ATTN_K_BIAS,
-    ARCH_ATTN_V, /* absent: the values are the keys before norm and rope */
-    ARCH_ATTN_V_BIAS,
-    ARCH_ATTN_Q_NORM,
-    ARCH_ATTN_Q_NORM_BIAS,
-    ARCH_ATTN_K_NORM,
-    ARCH_ATTN_K_NORM_BIAS,
-    ARCH_ATTN_SINKS, /* a logit per head that only adds to the softmax denominator */
-    ARCH_ATTN_OUT,
-    ARCH_ATTN_OUT_BIAS,
-    ARCH_ATTN_POST_NORM, /* norms the attention's output before it is added */
-    ARCH_ATTN_POST_NORM_BIAS,
-    ARCH_FFN_NORM,
-    ARCH_FFN_NORM_BIAS,
-    ARCH_FFN_GATE,
-    ARCH_FFN_GATE_BIAS,
-    ARCH_FFN_UP,
-    ARCH_FFN_UP_BIAS,
-    ARCH_FFN_DOWN,
-    ARCH_FFN_DOWN_BIAS,
-    ARCH_ROUTER,
-    ARCH_ROUTER_BIAS,
-    ARCH_ROUTER_SELECT, /* added to the scores for the choice of experts only */
-    ARCH_EXPERT_GATE,   /* matrices [experts] */
-    ARCH_EXPERT_GATE_BIAS,
-    ARCH_EXPERT_UP,
-    ARCH_EXPERT_UP_BIAS,
-    ARCH_EXPERT_DOWN,
-    ARCH_EXPERT_DOWN_BIAS,
-    ARCH_SHARED_GATE,
-    ARCH_SHARED_UP,
-    ARCH_SHARED_DOWN,
-    ARCH_SHARED_ROUTER, /* the shared experts' output is multiplied by sigmoid of this */
-    ARCH_FFN_POST_NORM, /* norms the FFN's output before it is added */
-    ARCH_FFN_POST_NORM_BIAS,
-    N_ARCH_SLOTS,
-};
-
-/* A dimension by its meaning; the metadata give its length. */
-enum arch_dim {
-    ARCH_DIM_ONE,
-    ARCH_DIM_HIDDEN,
-    ARCH_DIM_QUERIES, /* n_heads · k_dim */
-    ARCH_DIM_KEYS,    /* n_kv_heads · k_dim */
-    ARCH_DIM_VALUES,  /* n_kv_heads · v_dim */
-    ARCH_DIM_MIXED,   /* n_heads · v_dim */
-    ARCH_DIM_HEADS,   /* n_heads */
-    ARCH_DIM_Q_NORM,  /* by the mixer's scope: k_dim or n_heads · k_dim */
-    ARCH_DIM_K_NORM,
-    ARCH_DIM_FFN,
-    ARCH_DIM_EXPERTS,
-    ARCH_DIM_EXPERT_FFN,
-    ARCH_DIM_SHARED_FFN,
-    ARCH_DIM_VOCAB,
-    ARCH_DIM_CONTEXT,
-    ARCH_DIM_ROT_HALF, /* n_rot / 2 of rope set 0 */
-};
-
-enum arch_split {
-    ARCH_SPLIT_NONE,   /* every rank holds the whole tensor */
-    ARCH_SPLIT_COLUMN, /* a rank holds a part of the outputs (rows of W, or of a bias) */
-    ARCH_SPLIT_ROW, /* a rank holds a part of the inputs (columns of W); the results are summed */
-};
-
-/* The shape and split of a slot, equal in all architectures. */
-struct arch_slot_facts {
-    enum arch_dim rows, cols; /* W[rows, cols]; vectors have rows = ONE */
-    enum arch_split split;
-    bool by_expert; /* a matrix or vector per expert */
-    bool is_norm;   /* the weight of a norm */
-};
-
-/* How a slot's values lie in the file's tensor. */
-enum arch_transform {
-    ARCH_TRANSFORM_NONE,
-    ARCH_TRANSFORM_PLUS_ONE,  /* a norm's weight without its 1 */
-    ARCH_TRANSFORM_TRANSPOSE, /* the file has [cols, rows] */
-    /* Slots of the same name alternate by KV head: Q, K and V of a head, then of the next. */
-    ARCH_TRANSFORM_BY_HEAD,
-    ARCH_TRANSFORM_BY_ROW, /* slots of the same name alternate row by row: even rows, odd rows */
-    ARCH_TRANSFORM_TRANSPOSE_BY_ROW, /* both: the slots' columns alternate in the file */
-    N_ARCH_TRANSFORMS,
-};
-
-/* Slots with the same name share a tensor of the file. Their rows (or elements) follow one another
- * in the table's order, as Q, K and V often do, unless the transform says otherwise. */
-struct arch_tensor {
-    enum arch_slot slot;
-    bool required;
-    /* For example "blk.%u.attn_q.weight"; the first %u is the layer. A second %u is the expert, or
-     * the head where norms of heads have a tensor for each head. Several names are separated by
-     * '|'; the first that the file has is taken. */
-    const char *name;
-    enum arch_transform transform;
-};
-
-/* --- hyper-parameters --- */
-
-enum arch_param_id {
-    ARCH_PARAM_LAYERS,
-    ARCH_PARAM_DRAFT_LAYERS, /* layers behind the model's own that only draft tokens */
-    ARCH_PARAM_CONTEXT,
-    ARCH_PARAM_POSITION_OFFSET, /* rows of the position table before that of position 0 */
-    ARCH_PARAM_HIDDEN,
-    ARCH_PARAM_VOCAB,
-    ARCH_PARAM_NORM_EPS,
-    ARCH_PARAM_FFN,        /* a number, or an array with a number per layer */
-    ARCH_PARAM_HEADS,      /* the same */
-    ARCH_PARAM_KV_HEADS,   /* the same */
-    ARCH_PARAM_KV_FACTOR,  /* of: the mixer; multiplies its KV heads */
-    ARCH_PARAM_KEY_DIM,    /* of: the mixer */
-    ARCH_PARAM_VALUE_DIM,  /* of: the mixer */
-    ARCH_PARAM_WINDOW,     /* 0: no window */
-    ARCH_PARAM_USE_WINDOW, /* bool; false: no window */
-    ARCH_PARAM_CHUNK,
-    ARCH_PARAM_ALIBI_BIAS,  /* the largest ALiBi bias, from which the slopes follow */
-    ARCH_PARAM_ALIBI_SCALE, /* multiplies the slopes; derived: 1/√k_dim */
-    /* bool; false: the file must have an output matrix */
-    ARCH_PARAM_TIED,
-    ARCH_PARAM_PARALLEL,       /* bool; replaces the architecture's residual */
-    ARCH_PARAM_ACTIVATION,     /* a name; replaces the FFNs' activation */
-    ARCH_PARAM_EMBED_SCALE,    /* multiplies the embedding; derived: √hidden */
-    ARCH_PARAM_RESIDUAL_SCALE, /* multiplies each branch before it is added */
-    ARCH_PARAM_LOGIT_SCALE,    /* multiplies the logits */
-    ARCH_PARAM_LOGIT_DIVISOR,  /* divides the logits */
-    ARCH_PARAM_VALUE_SCALE,    /* multiplies the values before attention */
-    ARCH_PARAM_ATTN_SCALE,     /* multiplies the scores; derived: 1/√k_dim */
-    ARCH_PARAM_ATTN_SCALE_DIM, /* the scale is 1/√value */
-    /* A number of layers: in a model with this number, the scale is 1/√(hidden / heads). */
-    ARCH_PARAM_ATTN_SCALE_LAYERS,
-    ARCH_PARAM_ATTN_SOFTCAP,  /* 0: none */
-    ARCH_PARAM_FINAL_SOFTCAP, /* 0: none */
-    ARCH_PARAM_TEMPERATURE,   /* β: queries · (1 + β·ln(1 + ⌊position / length⌋)) */
-    ARCH_PARAM_TEMPERATURE_LENGTH,
-    ARCH_PARAM_EXPERTS,
-    ARCH_PARAM_EXPERTS_USED,
-    ARCH_PARAM_EXPERT_FFN, /* derived: ARCH_PARAM_FFN */
-    ARCH_PARAM_SHARED_FFN,
-    ARCH_PARAM_SHARED_COUNT, /* in its place: shared experts of ARCH_PARAM_EXPERT_FFN each */
-    ARCH_PARAM_EXPERT_GROUPS,
-    ARCH_PARAM_EXPERT_GROUPS_USED,
-    ARCH_PARAM_EXPERT_RENORM, /* bool: the chosen weights are divided by their sum */
-    ARCH_PARAM_EXPERT_SCALE,  /* multiplies the weights at last */
-    /* 0 the router's, 1 softmax, 2 sigmoid, 3 softmax of the chosen, 4 √softplus */
-    ARCH_PARAM_EXPERT_SCORE,
-    ARCH_PARAM_ROT_DIM,   /* this and the following ones: of a rope set */
-    ARCH_PARAM_ROT_SHARE, /* part of the key dimension, in place of a number */
-    ARCH_PARAM_ROPE_BASE,
-    /* multiplies the base by alpha^(n/(n − 2)), n = rotating dims; 0: does not */
-    ARCH_PARAM_ROPE_ALPHA,
-    ARCH_PARAM_ROPE_SCALING, /* "none", "linear", "llama3", "yarn", "longrope" */
-    ARCH_PARAM_ROPE_FACTOR,
-    ARCH_PARAM_ROPE_ORIGINAL_CONTEXT,
-    ARCH_PARAM_ROPE_ATTN_FACTOR, /* multiplies the scaling's own factor of cos and sin */
-    ARCH_PARAM_ROPE_ATTENTION,   /* replaces it; 0: does not */
-    ARCH_PARAM_ROPE_EXT_FACTOR,
-    ARCH_PARAM_ROPE_BETA_FAST,
-    ARCH_PARAM_ROPE_BETA_SLOW,
-    ARCH_PARAM_ROPE_TRUNCATE, /* bool; false: YaRN's ramp has fractional ends */
-    ARCH_PARAM_ROPE_MSCALE,
-    ARCH_PARAM_ROPE_MSCALE_ALL,
-    ARCH_PARAM_ROPE_LOW_FREQ,
-    ARCH_PARAM_ROPE_HIGH_FREQ,
-    ARCH_PARAM_ROPE_LONG_FACTORS, /* longrope: both are arrays of divisors, [n_rot / 2] */
-    ARCH_PARAM_ROPE_SHORT_FACTORS,
-    N_ARCH_PARAMS,
-};
-
-enum rope_scaling {
-    ROPE_SCALING_NONE,
-    ROPE_SCALING_LINEAR,
-    ROPE_SCALING_LLAMA3,
-    ROPE_SCALING_YARN,
-    /* Two tables of divisors: one for sequences up to the original context, one for longer ones. */
-    ROPE_SCALING_LONGROPE,
-    /* Dynamic NTK stretches contexts beyond the model's own. This engine refuses such contexts, so
-     * the frequencies are unscaled. */
-    ROPE_SCALING_DYNAMIC,
-};
-
-enum arch_absent {
-    ARCH_ABSENT_REFUSE, /* the load fails: the key is required */
-    ARCH_ABSENT_DERIVE, /* derived from other keys: KV heads = heads, key dim = hidden / heads, … */
-    /* The row's `fallback` is used; for ARCH_PARAM_ROPE_SCALING an enum rope_scaling. */
-    ARCH_ABSENT_FALLBACK,
-};
-
-/* A hyper-parameter read from the metadata. A parameter without a row has its neutral value. */
-struct arch_param {
-    enum arch_param_id id;
-    /* Key without the architecture's name: "attention.head_count". Several spellings are separated
-     * by '|'. Those that the file has must have one value. NULL: a constant. */
-    const char *key;
-    enum arch_absent absent;
-    double fallback;
-    uint32_t of; /* rope set; or mixer, where 0 stands for all mixers without a row of their own */
-};
+/* --- fixed keys --- */
 
 /* The values that a key without a parameter may have. */
 enum arch_key_rule {
@@ -384,6 +180,11 @@ enum arch_pattern_form {
     ARCH_PATTERN_FLAGS,
     ARCH_PATTERN_NAMES,   /* the array has the kind's name per layer */
     ARCH_PATTERN_WITHOUT, /* all layers, if the file lacks the key */
+    /* The array has an element per layer: not 0 gives `kind`, 0 leaves the layer as it is. */
+    ARCH_PATTERN_MARKED,
+    /* The key is a text with a letter per layer; the letter `n` gives `kind`, others leave the
+       layer. */
+    ARCH_PATTERN_CHARS,
 };
 
 /* Chooses the kinds of layers. All layers begin with kind 0. The rows apply in order; so a later
@@ -393,7 +194,9 @@ struct arch_pattern {
     enum arch_part part;
     enum arch_pattern_form form;
     const char *key; /* as in struct arch_param; NULL: n alone */
-    uint32_t n;      /* without the key; 0: the row does nothing then */
+    /* ARCH_PATTERN_CHARS: the letter. Others: the number without the key; 0: the row does nothing
+     * then. */
+    uint32_t n;
     uint32_t kind, rest;
 };
 
@@ -453,49 +256,6 @@ struct arch {
 #define ARCH_HF_ROPE_BASE                                                                          \
     "rope_parameters.rope_theta|rope_parameters.full_attention.rope_theta|rope_theta"
 
-/* All architectures. */
-#define ARCH_EACH(X)                                                                               \
-    X(llama)                                                                                       \
-    X(qwen3)                                                                                       \
-    X(qwen3vl)                                                                                     \
-    X(gpt2)                                                                                        \
-    X(bloom)                                                                                       \
-    X(qwen2)                                                                                       \
-    X(seed_oss)                                                                                    \
-    X(smollm3)                                                                                     \
-    X(gemma2)                                                                                      \
-    X(gemma3)                                                                                      \
-    X(phi2)                                                                                        \
-    X(phi3)                                                                                        \
-    X(granite)                                                                                     \
-    X(olmo2)                                                                                       \
-    X(exaone4)                                                                                     \
-    X(command_r)                                                                                   \
-    X(cohere2)                                                                                     \
-    X(glm4)                                                                                        \
-    X(starcoder2)                                                                                  \
-    X(gptneox)                                                                                     \
-    X(nemotron)                                                                                    \
-    X(ernie4_5)                                                                                    \
-    X(hunyuan_dense)                                                                               \
-    X(mistral3)                                                                                    \
-    X(stablelm)                                                                                    \
-    X(falcon)                                                                                      \
-    X(falcon_40b)                                                                                  \
-    X(falcon_rw)                                                                                   \
-    X(opt)                                                                                         \
-    X(gptj)                                                                                        \
-    X(mpt)                                                                                         \
-    X(qwen3moe)                                                                                    \
-    X(mixtral)                                                                                     \
-    X(gpt_oss)                                                                                     \
-    X(gpt_oss_mxfp4)                                                                               \
-    X(qwen2moe)                                                                                    \
-    X(granitemoe)                                                                                  \
-    X(glm4moe)                                                                                     \
-    X(ernie4_5_moe)                                                                                \
-    X(minimax_m2)                                                                                  \
-    X(mimo2)
 #define ARCH_DECLARE(name) extern const struct arch arch_##name;
 ARCH_EACH(ARCH_DECLARE)
 #undef ARCH_DECLARE
@@ -549,6 +309,10 @@ const struct arch_slot_facts *arch_slot_facts(enum arch_slot slot);
 const char *arch_slot_name(enum arch_slot slot);
 
 bool arch_is_transposed(enum arch_transform transform);
+
+/* True if layers of the kind have K and V (attention or latent attention), or a state. */
+bool arch_has_attention(enum arch_mixing mixing);
+bool arch_has_state(enum arch_mixing mixing);
 
 /* True if the row's names have the number of a head: each head's norm lies in its own tensor. */
 bool arch_is_by_head(const struct arch_tensor *row);

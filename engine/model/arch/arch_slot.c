@@ -1,7 +1,7 @@
 #include "engine/model/arch/arch.h"
 
 /* A bias or another vector of n elements; a norm's weight; a matrix; a vector or matrix per
- * expert. */
+ * expert; a matrix per head. */
 #define SHAPE(n, k, s) .rows = ARCH_DIM_##n, .cols = ARCH_DIM_##k, .split = ARCH_SPLIT_##s
 #define VECTOR(n, s)                                                                               \
     {                                                                                              \
@@ -19,6 +19,10 @@
     {                                                                                              \
         SHAPE(ONE, n, s), .by_expert = true                                                        \
     }
+#define HEADS(n, k)                                                                                \
+    {                                                                                              \
+        SHAPE(n, k, COLUMN), .by_head = true                                                       \
+    }
 #define MATRICES(n, k, s)                                                                          \
     {                                                                                              \
         SHAPE(n, k, s), .by_expert = true                                                          \
@@ -29,6 +33,9 @@ static const struct arch_slot_facts facts[N_ARCH_SLOTS] = {
     [ARCH_POSITION_EMBD] = MATRIX(CONTEXT, HIDDEN, NONE),
     [ARCH_TOKEN_NORM] = NORM(HIDDEN),
     [ARCH_TOKEN_NORM_BIAS] = VECTOR(HIDDEN, NONE),
+    [ARCH_LAYER_EMBD] = MATRIX(VOCAB, LAYERS_EMBD, NONE),
+    [ARCH_LAYER_EMBD_PROJ] = MATRIX(LAYERS_EMBD, HIDDEN, NONE),
+    [ARCH_LAYER_EMBD_NORM] = NORM(LAYER_EMBD),
     [ARCH_ROPE_FREQS] = VECTOR(ROT_HALF, NONE),
     [ARCH_ROPE_FREQS_LONG] = VECTOR(ROT_HALF, NONE),
     [ARCH_ROPE_FREQS_SHORT] = VECTOR(ROT_HALF, NONE),
@@ -49,8 +56,37 @@ static const struct arch_slot_facts facts[N_ARCH_SLOTS] = {
     [ARCH_ATTN_K_NORM] = NORM(K_NORM),
     [ARCH_ATTN_K_NORM_BIAS] = VECTOR(K_NORM, NONE),
     [ARCH_ATTN_SINKS] = VECTOR(HEADS, COLUMN),
+    [ARCH_ATTN_GATE] = MATRIX(MIXED, HIDDEN, COLUMN),
     [ARCH_ATTN_OUT] = MATRIX(HIDDEN, MIXED, ROW),
     [ARCH_ATTN_OUT_BIAS] = VECTOR(HIDDEN, NONE),
+    [ARCH_STATE_Q] = MATRIX(STATE_KEYS, HIDDEN, COLUMN),
+    [ARCH_STATE_K] = MATRIX(STATE_KEYS, HIDDEN, COLUMN),
+    [ARCH_STATE_V] = MATRIX(STATE_VALUES, HIDDEN, COLUMN),
+    [ARCH_STATE_GATE] = MATRIX(STATE_VALUES, HIDDEN, COLUMN),
+    [ARCH_STATE_DT] = MATRIX(STATE_HEADS, HIDDEN, COLUMN),
+    [ARCH_STATE_BETA] = MATRIX(STATE_HEADS, HIDDEN, COLUMN),
+    [ARCH_STATE_CONV_Q] = VECTOR(STATE_KEY_TAPS, COLUMN),
+    [ARCH_STATE_CONV_K] = VECTOR(STATE_KEY_TAPS, COLUMN),
+    [ARCH_STATE_CONV_V] = VECTOR(STATE_VALUE_TAPS, COLUMN),
+    [ARCH_STATE_CONV_Q_BIAS] = VECTOR(STATE_KEYS, COLUMN),
+    [ARCH_STATE_CONV_K_BIAS] = VECTOR(STATE_KEYS, COLUMN),
+    [ARCH_STATE_CONV_V_BIAS] = VECTOR(STATE_VALUES, COLUMN),
+    [ARCH_STATE_DT_BIAS] = VECTOR(STATE_HEADS, COLUMN),
+    [ARCH_STATE_A] = VECTOR(STATE_HEADS, COLUMN),
+    [ARCH_STATE_D] = VECTOR(STATE_HEADS, COLUMN),
+    [ARCH_STATE_NORM] = NORM(STATE_NORM),
+    [ARCH_STATE_OUT] = MATRIX(HIDDEN, STATE_VALUES, ROW),
+    [ARCH_CONV_GATE_IN] = MATRIX(STATE_VALUES, HIDDEN, COLUMN),
+    [ARCH_CONV_GATE_OUT] = MATRIX(STATE_VALUES, HIDDEN, COLUMN),
+    [ARCH_LATENT_Q_DOWN] = MATRIX(LATENT_Q, HIDDEN, NONE),
+    [ARCH_LATENT_Q_NORM] = NORM(LATENT_Q),
+    [ARCH_LATENT_Q_NOPE] = MATRIX(HEADS_NOPE, LATENT_IN, COLUMN),
+    [ARCH_LATENT_Q_ROPE] = MATRIX(HEADS_ROT, LATENT_IN, COLUMN),
+    [ARCH_LATENT_KV_DOWN] = MATRIX(LATENT_KV, HIDDEN, NONE),
+    [ARCH_LATENT_K_ROPE] = MATRIX(LATENT_ROT, HIDDEN, NONE),
+    [ARCH_LATENT_KV_NORM] = NORM(LATENT_KV),
+    [ARCH_LATENT_K_UP] = HEADS(LATENT_KV, NOPE),
+    [ARCH_LATENT_V_UP] = HEADS(LATENT_VALUE, LATENT_KV),
     [ARCH_ATTN_POST_NORM] = NORM(HIDDEN),
     [ARCH_ATTN_POST_NORM_BIAS] = VECTOR(HIDDEN, NONE),
     [ARCH_FFN_NORM] = NORM(HIDDEN),
@@ -64,6 +100,8 @@ static const struct arch_slot_facts facts[N_ARCH_SLOTS] = {
     [ARCH_ROUTER] = MATRIX(EXPERTS, HIDDEN, NONE),
     [ARCH_ROUTER_BIAS] = VECTOR(EXPERTS, NONE),
     [ARCH_ROUTER_SELECT] = VECTOR(EXPERTS, NONE),
+    [ARCH_ROUTER_NORM] = NORM(HIDDEN),
+    [ARCH_ROUTER_EXPERT_SCALE] = VECTOR(EXPERTS, NONE),
     [ARCH_EXPERT_GATE] = MATRICES(EXPERT_FFN, HIDDEN, COLUMN),
     [ARCH_EXPERT_GATE_BIAS] = VECTORS(EXPERT_FFN, COLUMN),
     [ARCH_EXPERT_UP] = MATRICES(EXPERT_FFN, HIDDEN, COLUMN),
@@ -74,8 +112,15 @@ static const struct arch_slot_facts facts[N_ARCH_SLOTS] = {
     [ARCH_SHARED_UP] = MATRIX(SHARED_FFN, HIDDEN, COLUMN),
     [ARCH_SHARED_DOWN] = MATRIX(HIDDEN, SHARED_FFN, ROW),
     [ARCH_SHARED_ROUTER] = VECTOR(HIDDEN, NONE),
+    [ARCH_EXPERT_NORM] = NORM(HIDDEN),
+    [ARCH_EXPERT_POST_NORM] = NORM(HIDDEN),
+    [ARCH_DENSE_POST_NORM] = NORM(HIDDEN),
     [ARCH_FFN_POST_NORM] = NORM(HIDDEN),
     [ARCH_FFN_POST_NORM_BIAS] = VECTOR(HIDDEN, NONE),
+    [ARCH_LAYER_GATE] = MATRIX(LAYER_EMBD, HIDDEN, NONE),
+    [ARCH_LAYER_PROJ] = MATRIX(HIDDEN, LAYER_EMBD, NONE),
+    [ARCH_LAYER_POST_NORM] = NORM(HIDDEN),
+    [ARCH_LAYER_SCALE] = VECTOR(ONE, NONE),
 };
 
 const struct arch_slot_facts *arch_slot_facts(enum arch_slot slot)
@@ -88,6 +133,9 @@ static const char *const slot_names[N_ARCH_SLOTS] = {
     [ARCH_POSITION_EMBD] = "position embedding",
     [ARCH_TOKEN_NORM] = "norm of the token embedding",
     [ARCH_TOKEN_NORM_BIAS] = "bias of the norm of the token embedding",
+    [ARCH_LAYER_EMBD] = "embedding per layer",
+    [ARCH_LAYER_EMBD_PROJ] = "projection of the embedding per layer",
+    [ARCH_LAYER_EMBD_NORM] = "norm of the embedding per layer",
     [ARCH_ROPE_FREQS] = "rope divisors",
     [ARCH_ROPE_FREQS_LONG] = "rope divisors of long contexts",
     [ARCH_ROPE_FREQS_SHORT] = "rope divisors of short contexts",
@@ -108,8 +156,37 @@ static const char *const slot_names[N_ARCH_SLOTS] = {
     [ARCH_ATTN_K_NORM] = "key norm",
     [ARCH_ATTN_K_NORM_BIAS] = "bias of the key norm",
     [ARCH_ATTN_SINKS] = "attention sinks",
+    [ARCH_ATTN_GATE] = "attention gate matrix",
     [ARCH_ATTN_OUT] = "attention output matrix",
     [ARCH_ATTN_OUT_BIAS] = "bias of the attention output matrix",
+    [ARCH_STATE_Q] = "state's query matrix",
+    [ARCH_STATE_K] = "state's key matrix",
+    [ARCH_STATE_V] = "state's value matrix",
+    [ARCH_STATE_GATE] = "state's gate matrix",
+    [ARCH_STATE_DT] = "state's step matrix",
+    [ARCH_STATE_BETA] = "state's beta matrix",
+    [ARCH_STATE_CONV_Q] = "convolution of the state's queries",
+    [ARCH_STATE_CONV_K] = "convolution of the state's keys",
+    [ARCH_STATE_CONV_V] = "convolution of the state's values",
+    [ARCH_STATE_CONV_Q_BIAS] = "bias of the convolution of the state's queries",
+    [ARCH_STATE_CONV_K_BIAS] = "bias of the convolution of the state's keys",
+    [ARCH_STATE_CONV_V_BIAS] = "bias of the convolution of the state's values",
+    [ARCH_STATE_DT_BIAS] = "bias of the state's steps",
+    [ARCH_STATE_A] = "state's decay",
+    [ARCH_STATE_D] = "state's pass-through",
+    [ARCH_STATE_NORM] = "state's output norm",
+    [ARCH_STATE_OUT] = "state's output matrix",
+    [ARCH_CONV_GATE_IN] = "gate before the convolution",
+    [ARCH_CONV_GATE_OUT] = "gate after the convolution",
+    [ARCH_LATENT_Q_DOWN] = "down projection of the queries",
+    [ARCH_LATENT_Q_NORM] = "norm of the low-rank queries",
+    [ARCH_LATENT_Q_NOPE] = "query matrix without rope",
+    [ARCH_LATENT_Q_ROPE] = "query matrix with rope",
+    [ARCH_LATENT_KV_DOWN] = "down projection of keys and values",
+    [ARCH_LATENT_K_ROPE] = "key matrix with rope",
+    [ARCH_LATENT_KV_NORM] = "norm of the low-rank keys and values",
+    [ARCH_LATENT_K_UP] = "up projection of the keys",
+    [ARCH_LATENT_V_UP] = "up projection of the values",
     [ARCH_ATTN_POST_NORM] = "norm after the attention",
     [ARCH_ATTN_POST_NORM_BIAS] = "bias of the norm after the attention",
     [ARCH_FFN_NORM] = "FFN norm",
@@ -123,6 +200,8 @@ static const char *const slot_names[N_ARCH_SLOTS] = {
     [ARCH_ROUTER] = "router",
     [ARCH_ROUTER_BIAS] = "bias of the router",
     [ARCH_ROUTER_SELECT] = "selection bias of the router",
+    [ARCH_ROUTER_NORM] = "norm of the router's input",
+    [ARCH_ROUTER_EXPERT_SCALE] = "scales of the experts",
     [ARCH_EXPERT_GATE] = "experts' gate matrix",
     [ARCH_EXPERT_GATE_BIAS] = "bias of the experts' gate matrix",
     [ARCH_EXPERT_UP] = "experts' up matrix",
@@ -133,8 +212,15 @@ static const char *const slot_names[N_ARCH_SLOTS] = {
     [ARCH_SHARED_UP] = "shared experts' up matrix",
     [ARCH_SHARED_DOWN] = "shared experts' down matrix",
     [ARCH_SHARED_ROUTER] = "shared experts' router",
+    [ARCH_EXPERT_NORM] = "norm before the experts",
+    [ARCH_EXPERT_POST_NORM] = "norm after the experts",
+    [ARCH_DENSE_POST_NORM] = "norm after the dense FFN",
     [ARCH_FFN_POST_NORM] = "norm after the FFN",
     [ARCH_FFN_POST_NORM_BIAS] = "bias of the norm after the FFN",
+    [ARCH_LAYER_GATE] = "gate of the layer's input",
+    [ARCH_LAYER_PROJ] = "projection of the layer's input",
+    [ARCH_LAYER_POST_NORM] = "norm after the layer's input",
+    [ARCH_LAYER_SCALE] = "scale of the layer's output",
 };
 
 const char *arch_slot_name(enum arch_slot slot)

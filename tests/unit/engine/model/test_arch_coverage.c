@@ -28,6 +28,7 @@ enum set {
     SET_AFTER_ROPE,
     SET_VALUE_NORM,
     SET_TEMPERATURE,
+    SET_GATE_ORDER,
     SET_BODY,
     SET_FORM,
     SET_ACTIVATION,
@@ -52,7 +53,7 @@ static const struct {
     [SET_RESIDUAL] = {"arch_residual", ARCH_RESIDUAL_PARALLEL + 1},
     [SET_OUTPUT] = {"arch_output", ARCH_OUTPUT_TIED_IF_ABSENT + 1},
     [SET_TIED] = {"tied_output", 2},
-    [SET_MIXING] = {"arch_mixing", ARCH_MIXING_NONE + 1},
+    [SET_MIXING] = {"arch_mixing", N_ARCH_MIXINGS},
     [SET_REACH] = {"arch_reach", ARCH_REACH_CHUNK + 1},
     [SET_HEAD_NORM] = {"arch_mixer.head_norm", ARCH_NORM_LAYER + 1},
     [SET_SCOPE] = {"arch_scope", ARCH_SCOPE_WHOLE + 1},
@@ -60,7 +61,8 @@ static const struct {
     [SET_AFTER_ROPE] = {"arch_mixer.norm_after_rope", 2},
     [SET_VALUE_NORM] = {"arch_mixer.bare_value_norm", 2},
     [SET_TEMPERATURE] = {"arch_mixer.has_temperature", 2},
-    [SET_BODY] = {"arch_ffn_body", ARCH_FFN_NONE + 1},
+    [SET_GATE_ORDER] = {"arch_mixer.norm_before_gate", 2},
+    [SET_BODY] = {"arch_ffn_body", ARCH_FFN_BOTH + 1},
     [SET_FORM] = {"arch_ffn_form", ARCH_FFN_PLAIN + 1},
     [SET_ACTIVATION] = {"activation", N_ACTIVATIONS},
     [SET_SCORE] = {"router_score", ROUTER_SQRT_SOFTPLUS + 1},
@@ -70,9 +72,9 @@ static const struct {
     [SET_TRANSFORM] = {"arch_transform", N_ARCH_TRANSFORMS},
     [SET_PARAM] = {"arch_param_id", N_ARCH_PARAMS},
     [SET_ABSENT] = {"arch_absent", ARCH_ABSENT_FALLBACK + 1},
-    [SET_PATTERN] = {"arch_pattern_form", ARCH_PATTERN_WITHOUT + 1},
+    [SET_PATTERN] = {"arch_pattern_form", ARCH_PATTERN_CHARS + 1},
     [SET_ROPE_STYLE] = {"rope_style", ROPE_HALF + 1},
-    [SET_SCALING] = {"rope_scaling", ROPE_SCALING_DYNAMIC + 1},
+    [SET_SCALING] = {"rope_scaling", ROPE_SCALING_PROPORTIONAL + 1},
 };
 
 /* Values whose family is not there yet. The list may only shrink. */
@@ -80,20 +82,109 @@ static const struct {
     enum set set;
     int value;
 } awaited[] = {
+    /* delta net: qwen35, qwen35moe, qwen3next */
+    {SET_MIXING, ARCH_MIXING_DELTA},
+    {SET_SLOT, ARCH_ATTN_GATE},
+    {SET_SLOT, ARCH_STATE_Q},
+    {SET_SLOT, ARCH_STATE_K},
+    {SET_SLOT, ARCH_STATE_V},
+    {SET_SLOT, ARCH_STATE_GATE},
+    {SET_SLOT, ARCH_STATE_DT},
+    {SET_SLOT, ARCH_STATE_BETA},
+    {SET_SLOT, ARCH_STATE_CONV_Q},
+    {SET_SLOT, ARCH_STATE_CONV_K},
+    {SET_SLOT, ARCH_STATE_CONV_V},
+    {SET_SLOT, ARCH_STATE_DT_BIAS},
+    {SET_SLOT, ARCH_STATE_A},
+    {SET_SLOT, ARCH_STATE_NORM},
+    {SET_SLOT, ARCH_STATE_OUT},
+    {SET_PARAM, ARCH_PARAM_STATE_WIDTH},
+    {SET_PARAM, ARCH_PARAM_STATE_KEY_DIM},
+    {SET_PARAM, ARCH_PARAM_STATE_HEAD_DIM},
+    {SET_PARAM, ARCH_PARAM_STATE_INNER},
+    {SET_PARAM, ARCH_PARAM_STATE_KEY_HEADS},
+    {SET_PARAM, ARCH_PARAM_STATE_HEADS},
+    {SET_PARAM, ARCH_PARAM_STATE_TILED},
+    {SET_TRANSFORM, ARCH_TRANSFORM_BY_QUERY_HEAD},
+    {SET_TRANSFORM, ARCH_TRANSFORM_BY_STATE_HEAD},
+    {SET_TRANSFORM, ARCH_TRANSFORM_MINUS_EXP},
+    /* Mamba-2 and short convolution */
+    {SET_MIXING, ARCH_MIXING_MAMBA2},
+    {SET_MIXING, ARCH_MIXING_CONV},
+    {SET_MIXING, ARCH_MIXING_ATTENTION_MAMBA2},
     {SET_MIXING, ARCH_MIXING_NONE},
+    {SET_BODY, ARCH_FFN_NONE},
+    {SET_GATE_ORDER, true},
+    {SET_SLOT, ARCH_STATE_D},
+    {SET_SLOT, ARCH_STATE_CONV_Q_BIAS},
+    {SET_SLOT, ARCH_STATE_CONV_K_BIAS},
+    {SET_SLOT, ARCH_STATE_CONV_V_BIAS},
+    {SET_SLOT, ARCH_CONV_GATE_IN},
+    {SET_SLOT, ARCH_CONV_GATE_OUT},
+    {SET_PATTERN, ARCH_PATTERN_MARKED},
+    {SET_PATTERN, ARCH_PATTERN_CHARS},
+    {SET_PARAM, ARCH_PARAM_FFN_MULTIPLE},
+    {SET_PARAM, ARCH_PARAM_FFN_FACTOR},
+    {SET_PARAM, ARCH_PARAM_SCALE_ATTN_IN},
+    {SET_PARAM, ARCH_PARAM_SCALE_ATTN_OUT},
+    {SET_PARAM, ARCH_PARAM_SCALE_KEY},
+    {SET_PARAM, ARCH_PARAM_SCALE_STATE_IN},
+    {SET_PARAM, ARCH_PARAM_SCALE_STATE_OUT},
+    {SET_PARAM, ARCH_PARAM_SCALE_STATE_PARTS},
+    {SET_PARAM, ARCH_PARAM_SCALE_FFN},
+    /* latent attention */
+    {SET_MIXING, ARCH_MIXING_LATENT},
+    {SET_SLOT, ARCH_LATENT_Q_DOWN},
+    {SET_SLOT, ARCH_LATENT_Q_NORM},
+    {SET_SLOT, ARCH_LATENT_Q_NOPE},
+    {SET_SLOT, ARCH_LATENT_Q_ROPE},
+    {SET_SLOT, ARCH_LATENT_KV_DOWN},
+    {SET_SLOT, ARCH_LATENT_K_ROPE},
+    {SET_SLOT, ARCH_LATENT_KV_NORM},
+    {SET_SLOT, ARCH_LATENT_K_UP},
+    {SET_SLOT, ARCH_LATENT_V_UP},
+    {SET_TRANSFORM, ARCH_TRANSFORM_HEADS},
+    {SET_TRANSFORM, ARCH_TRANSFORM_HEADS_TRANSPOSED},
+    {SET_PARAM, ARCH_PARAM_LATENT_Q},
+    {SET_PARAM, ARCH_PARAM_LATENT_KV},
+    {SET_PARAM, ARCH_PARAM_LATENT_ROT},
+    {SET_PARAM, ARCH_PARAM_LATENT_NOPE},
+    {SET_PARAM, ARCH_PARAM_LATENT_VALUE},
+    {SET_PARAM, ARCH_PARAM_LATENT_EPS},
+    {SET_PARAM, ARCH_PARAM_ROPE_LOG_FACTOR},
+    {SET_PARAM, ARCH_PARAM_ROPE_EXT_FACTOR},
+    /* Gemma 4 */
+    {SET_VALUE_NORM, true},
+    {SET_BODY, ARCH_FFN_BOTH},
+    {SET_SLOT, ARCH_LAYER_EMBD},
+    {SET_SLOT, ARCH_LAYER_EMBD_PROJ},
+    {SET_SLOT, ARCH_LAYER_EMBD_NORM},
+    {SET_SLOT, ARCH_LAYER_GATE},
+    {SET_SLOT, ARCH_LAYER_PROJ},
+    {SET_SLOT, ARCH_LAYER_POST_NORM},
+    {SET_SLOT, ARCH_LAYER_SCALE},
+    {SET_SLOT, ARCH_ROUTER_NORM},
+    {SET_SLOT, ARCH_ROUTER_EXPERT_SCALE},
+    {SET_SLOT, ARCH_EXPERT_NORM},
+    {SET_SLOT, ARCH_EXPERT_POST_NORM},
+    {SET_SLOT, ARCH_DENSE_POST_NORM},
+    {SET_PARAM, ARCH_PARAM_SHARED_KV_LAYERS},
+    {SET_PARAM, ARCH_PARAM_LAYER_EMBD},
+    {SET_PARAM, ARCH_PARAM_FFN_DOUBLE},
+    {SET_SCALING, ROPE_SCALING_PROPORTIONAL},
+    /* Llama 4 */
     {SET_REACH, ARCH_REACH_CHUNK},
     {SET_HEAD_NORMS, ARCH_HEAD_NORMS_BARE},
-    {SET_VALUE_NORM, true},
-    {SET_BODY, ARCH_FFN_NONE},
-    {SET_SCORE, ROUTER_SQRT_SOFTPLUS},
     {SET_WEIGHT, ARCH_EXPERT_WEIGHT_INPUT},
+    {SET_PARAM, ARCH_PARAM_CHUNK},
+    {SET_PARAM, ARCH_PARAM_TEMPERATURE_OFFSET},
+    /* no family yet */
+    {SET_SCORE, ROUTER_SQRT_SOFTPLUS},
     {SET_SLOT, ARCH_ATTN_POST_NORM_BIAS},
     {SET_SLOT, ARCH_FFN_POST_NORM_BIAS},
-    {SET_PARAM, ARCH_PARAM_CHUNK},
-    {SET_PARAM, ARCH_PARAM_ROPE_EXT_FACTOR},
 };
 
-enum { MAX_VALUES = 96 };
+enum { MAX_VALUES = 128 };
 _Static_assert((int)N_ARCH_PARAMS <= (int)MAX_VALUES && (int)N_ARCH_SLOTS <= (int)MAX_VALUES,
                "room for every value");
 
@@ -120,10 +211,11 @@ static void reach_layer(const struct model *model, const struct model_layer *lay
     }
     reach(SET_VALUE_NORM, m->bare_value_norm);
     reach(SET_TEMPERATURE, m->has_temperature);
+    reach(SET_GATE_ORDER, m->norm_before_gate);
     reach(SET_BODY, f->body);
     reach(SET_FORM, f->form);
     reach(SET_ACTIVATION, shape_activation(&model->shape, layer));
-    if (f->body == ARCH_FFN_EXPERTS) {
+    if (f->body == ARCH_FFN_EXPERTS || f->body == ARCH_FFN_BOTH) {
         reach(SET_SCORE, model->shape.experts.score);
         reach(SET_GROUP_SCORE, f->router.group_score);
         reach(SET_WEIGHT, f->router.weight);

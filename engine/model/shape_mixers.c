@@ -1,0 +1,134 @@
+#include "engine/model/shape_mixers.h"
+
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "engine/format/checkpoint.h"
+
+/* --- states --- */
+
+/* The kind of the model's layers with a state; ARCH_MIXING_NONE without one. A model has the same
+ * state in all these layers. */
+static enum arch_mixing find_state(const struct model_shape *s)
+{
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (arch_has_state(s->layers[i].mixer->mixing))
+            return s->layers[i].mixer->mixing;
+    return ARCH_MIXING_NONE;
+}
+
+/* The dimension of a head, from the values of all heads where the source has their number. */
+static int read_head_dim(struct shape_reader *r, struct model_state *state)
+{
+    uint32_t inner = 0;
+    const uint64_t most = (uint64_t)MODEL_MAX_HEADS * MODEL_MAX_STATE_DIM;
+    int rc = shape_reader_u32(r, ARCH_PARAM_STATE_INNER, 0, 1, (uint32_t)most, 0, &inner);
+    if (rc)
+        return rc;
+    uint32_t derived = inner / state->n_heads;
+    state->head_dim = derived;
+    rc = shape_reader_u32(r, ARCH_PARAM_STATE_HEAD_DIM, 0, 1, MODEL_MAX_STATE_DIM, derived,
+                          &state->head_dim);
+    if (rc)
+        return rc;
+    if (!state->head_dim || state->head_dim > MODEL_MAX_STATE_DIM ||
+        (inner && inner != state->n_heads * state->head_dim)) {
+        const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_STATE_INNER, 0);
+        if (row && row->key)
+            shape_reader_find(r, row->key);
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " values are not %" PRIu32 " heads of 1 to %d", inner,
+                                  state->n_heads, MODEL_MAX_STATE_DIM);
+    }
+    return 0;
+}
+
+static int read_state_heads(struct shape_reader *r, struct model_state *state)
+{
+    int rc = shape_reader_u32(r, ARCH_PARAM_STATE_HEADS, 0, 1, MODEL_MAX_HEADS, 0, &state->n_heads);
+    if (!rc && !state->n_heads)
+        return error_set(r->err, STATUS_INTERNAL, "architecture %s: no row for the state's heads",
+                         r->arch->name);
+    if (!rc)
+        rc = read_head_dim(r, state);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_STATE_KEY_DIM, 0, 1, MODEL_MAX_STATE_DIM, 0,
+                              &state->key_dim);
+    if (!rc)
+        rc = shape_reader_bool(r, ARCH_PARAM_STATE_TILED, 0, &state->tiled);
+    state->n_key_heads = state->n_heads;
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_STATE_KEY_HEADS, 0, 1, MODEL_MAX_HEADS, state->n_heads,
+                              &state->n_key_heads);
+    if (!rc && state->n_heads % state->n_key_heads)
+        rc = checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                "%" PRIu32 " key heads do not divide the %" PRIu32 " heads",
+                                state->n_key_heads, state->n_heads);
+    return rc;
+}
+
+int shape_mixers_read_states(struct shape_reader *r, struct model_shape *s)
+{
+    struct model_state *state = &s->state;
+    enum arch_mixing mixing = find_state(s);
+    if (mixing == ARCH_MIXING_NONE)
+        return 0;
+    int rc =
+        shape_reader_u32(r, ARCH_PARAM_STATE_WIDTH, 0, 2, MODEL_MAX_STATE_WIDTH, 0, &state->width);
+    if (rc || mixing != ARCH_MIXING_CONV)
+        return rc ? rc : read_state_heads(r, state);
+    /* A short convolution has no heads: its channels are the values of a single one. */
+    state->n_heads = 1;
+    state->head_dim = s->hidden_dim;
+    return 0;
+}
+
+/* --- latent attention --- */
+
+static int read_ranks(struct shape_reader *r, struct model_latent *latent)
+{
+    double eps = 1e-6;
+    const struct {
+        enum arch_param_id id;
+        uint32_t min, max;
+        uint32_t *out;
+    } rows[] = {
+        {ARCH_PARAM_LATENT_Q, 0, MODEL_MAX_HIDDEN, &latent->q_rank},
+        {ARCH_PARAM_LATENT_KV, 1, MODEL_MAX_HEAD_DIM, &latent->kv_rank},
+        {ARCH_PARAM_LATENT_ROT, 2, MODEL_MAX_HEAD_DIM, &latent->n_rot},
+        {ARCH_PARAM_LATENT_NOPE, 1, MODEL_MAX_HEAD_DIM, &latent->nope_dim},
+        {ARCH_PARAM_LATENT_VALUE, 1, MODEL_MAX_HEAD_DIM, &latent->v_dim},
+    };
+    for (uint32_t i = 0; i < ARCH_N_OF(rows); i++) {
+        int rc = shape_reader_u32(r, rows[i].id, 0, rows[i].min, rows[i].max, 0, rows[i].out);
+        if (rc)
+            return rc;
+        if (rows[i].id == ARCH_PARAM_LATENT_ROT &&
+            (latent->n_rot % 2 || latent->kv_rank + latent->n_rot > MODEL_MAX_HEAD_DIM))
+            return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                      "%" PRIu32 " elements with rope are not an even number, or "
+                                      "exceed %d with the rank %" PRIu32 " of K and V",
+                                      latent->n_rot, MODEL_MAX_HEAD_DIM, latent->kv_rank);
+    }
+    int rc = shape_reader_f64(r, ARCH_PARAM_LATENT_EPS, 0, 1e-12, 1e-1, SHAPE_UNSET, &eps);
+    latent->eps = (float)eps;
+    return rc;
+}
+
+/* The cache has one KV head: the latent values, then the key's part with rope. */
+int shape_mixers_read_latent(struct shape_reader *r, struct model_shape *s, uint32_t i,
+                             struct model_layer *layer)
+{
+    struct model_latent *latent = &s->latent;
+    uint32_t of = (uint32_t)(layer->mixer - r->arch->mixers);
+    int rc = latent->kv_rank ? 0 : read_ranks(r, latent);
+    if (!rc)
+        rc = shape_reader_layer_u32(r, ARCH_PARAM_HEADS, of, i, 1, MODEL_MAX_HEADS, 0,
+                                    &layer->n_heads);
+    layer->n_kv_heads = 1;
+    layer->k_dim = latent->kv_rank + latent->n_rot;
+    layer->v_dim = latent->kv_rank;
+    layer->q_dim = latent->nope_dim + latent->n_rot;
+    layer->o_dim = latent->v_dim;
+    return rc;
+}

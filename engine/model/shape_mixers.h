@@ -1,0 +1,12 @@
+/* shape_mixers.h: reads the numbers of mixers other than plain attention. Internal to
+ * shape_layers.c. */
+#pragma once
+
+#include "engine/model/shape_reader.h"
+
+/* Fills s->state if a layer has a state. The kinds of the layers are set. */
+int shape_mixers_read_states(struct shape_reader *r, struct model_shape *s);
+
+/* Fills s->latent and the numbers of layer i, whose mixer is latent attention. */
+int shape_mixers_read_latent(struct shape_reader *r, struct model_shape *s, uint32_t i,
+                             struct model_layer *layer);
