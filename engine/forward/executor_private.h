@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/system/cpus.h"
-#include "engine/forward/decoder.h"
+#include "engine/decoder/decoder.h"
 #include "engine/forward/executor.h"
 #include "engine/forward/rank_team.h"
 #include "engine/load/loader.h"

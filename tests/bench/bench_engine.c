@@ -81,6 +81,7 @@ static void push(struct bench *b, uint32_t seq, uint32_t position, uint32_t n, i
     for (uint32_t i = 0; i < SEQ_TOKENS / BLOCK && i < b->stride; i++)
         batch->block_tables[(size_t)s * b->stride + i] = first + i;
     batch->seq_start[s + 1] = batch->n_rows;
+    step_batch_use_slot(batch, s, seq, position == 0);
     if (sample)
         batch->sample_rows[batch->n_sample_rows++] = batch->n_rows - 1;
 }

@@ -117,6 +117,7 @@ static void push(struct runner *r, uint32_t seq, const uint32_t *ids, uint32_t p
     for (uint32_t i = 0; i < MAX_SEQ / BLOCK && i < r->stride; i++)
         b->block_tables[(size_t)s * r->stride + i] = first + i;
     b->seq_start[s + 1] = b->n_rows;
+    step_batch_use_slot(b, s, seq, position == 0);
 }
 
 static void step(struct runner *r)

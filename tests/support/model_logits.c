@@ -39,6 +39,7 @@ static void fill(struct step_batch *b, const uint32_t *ids, uint32_t done, uint3
     b->seq_start[0] = 0;
     b->seq_start[1] = b->n_rows = b->n_sample_rows = n;
     b->n_seqs = 1;
+    step_batch_use_slot(b, 0, 0, done == 0);
 }
 
 static void run(struct executor *ex, const struct executor_config *cfg, const uint32_t *ids,

@@ -305,6 +305,8 @@ bool arch_reads_key(const struct arch_source *source, const char *key);
  * may occur twice. */
 bool arch_source_is_sound(const struct arch *arch, const struct arch_source *source);
 const struct arch_slot_facts *arch_slot_facts(enum arch_slot slot);
+/* True if the slot after this one holds the bias of this one. */
+bool arch_slot_has_bias(enum arch_slot slot);
 /* For messages: "query matrix". */
 const char *arch_slot_name(enum arch_slot slot);
 

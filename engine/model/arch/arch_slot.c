@@ -128,6 +128,13 @@ const struct arch_slot_facts *arch_slot_facts(enum arch_slot slot)
     return &facts[slot];
 }
 
+bool arch_slot_has_bias(enum arch_slot slot)
+{
+    const struct arch_slot_facts *own = &facts[slot], *next = own + 1;
+    return slot + 1 < N_ARCH_SLOTS && own->rows != ARCH_DIM_ONE && next->rows == ARCH_DIM_ONE &&
+           next->cols == own->rows && next->by_expert == own->by_expert && !next->is_norm;
+}
+
 static const char *const slot_names[N_ARCH_SLOTS] = {
     [ARCH_TOKEN_EMBD] = "token embedding",
     [ARCH_POSITION_EMBD] = "position embedding",

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/forward/bench_run.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 #include "engine/forward/executor_private.h"
 #include "engine/model/step.h"
 #include "tests/gpu/bench/bench_gpu.h"
@@ -68,6 +68,7 @@ static void mixed_step(struct executor *ex, uint32_t n_decoding, uint32_t n_prom
                 s * seq_blocks + i;
         batch->n_seqs++;
         batch->seq_start[s + 1] = batch->n_rows;
+        step_batch_use_slot(batch, s, s, prompt);
     }
     if (executor_step(ex, batch, &err) != 0)
         bench_die(&err);

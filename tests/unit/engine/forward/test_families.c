@@ -8,18 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/engine/support/support_match.h"
-#include "tests/unit/engine/support/support_model.h"
-
-static const double F32_BOUND = 2e-5;
-static const double CONTRACT_BOUND = 5e-2;
-
-/* A family's golden files: NAME/ is the folder, NAME.gguf the same weights. */
-struct family {
-    const char *name;
-    bool has_gguf;
-    uint32_t max_tp; /* ranks that the shapes allow */
-};
+#include "tests/unit/engine/support/support_family.h"
 
 static const struct family families[] = {
     {"llama3", true, 4},
@@ -77,51 +66,20 @@ enum { N_FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 static void test_families_equal_transformers_from_folder_and_gguf(void **state)
 {
-    struct executor_config cfg = model_run_config("f32");
     (void)state;
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        const struct family *f = &families[i];
-        struct match folder = match_golden(f->name, "", &cfg, 16);
-        struct match gguf = f->has_gguf ? match_golden(f->name, ".gguf", &cfg, 16) : folder;
-        print_message("%-18s folder %.1e, GGUF %.1e of %u rows\n", f->name, folder.error,
-                      gguf.error, folder.n_rows);
-        assert_true(folder.n_rows >= 16);
-        if (!(folder.error <= F32_BOUND && gguf.error <= F32_BOUND))
-            fail_msg("%s: relative error %.3g of the folder, %.3g of the GGUF", f->name,
-                     folder.error, gguf.error);
-    }
+    family_check_logits(families, N_FAMILIES);
 }
 
-/* Layers split over ranks, and prompts in pieces of any size, give the same bits. */
 static void test_families_give_the_same_bits_over_ranks_and_chunks(void **state)
 {
-    static const char *const sets[] = {"f32", "auto"};
     (void)state;
-    for (size_t i = 0; i < 2 * (size_t)N_FAMILIES; i++) {
-        const struct family *f = &families[i / 2];
-        struct executor_config cfg = model_run_config(sets[i % 2]);
-        uint64_t whole = match_golden(f->name, "", &cfg, 1000).hash;
-        if (match_golden(f->name, "", &cfg, 7).hash != whole)
-            fail_msg("%s, kernels %s: pieces of 7 tokens differ", f->name, cfg.kernels);
-        for (cfg.tp = 2; cfg.tp <= f->max_tp; cfg.tp *= 2)
-            if (match_golden(f->name, "", &cfg, 16).hash != whole)
-                fail_msg("%s, kernels %s: %u ranks differ", f->name, cfg.kernels, cfg.tp);
-    }
+    family_check_bits(families, N_FAMILIES);
 }
 
 static void test_families_contract_kernels_near_transformers(void **state)
 {
-    static const char *const sets[] = {"ref", "auto"};
     (void)state;
-    for (size_t i = 0; i < 2 * (size_t)N_FAMILIES; i++) {
-        const struct family *f = &families[i / 2];
-        struct executor_config cfg = model_run_config(sets[i % 2]);
-        double folder = match_golden(f->name, "", &cfg, 16).error;
-        double gguf = f->has_gguf ? match_golden(f->name, ".gguf", &cfg, 16).error : 0;
-        if (!(folder <= CONTRACT_BOUND && gguf <= CONTRACT_BOUND))
-            fail_msg("%s, kernels %s: relative error %.3g of the folder, %.3g of the GGUF", f->name,
-                     cfg.kernels, folder, gguf);
-    }
+    family_check_contract(families, N_FAMILIES);
 }
 
 int main(void)

@@ -48,6 +48,7 @@ static void run_logits(struct executor *ex, uint32_t context, struct observation
     b->block_tables[1] = 1;
     b->n_rows = b->seq_start[1] = N_IDS;
     b->n_seqs = b->n_sample_rows = 1;
+    step_batch_use_slot(b, 0, 0, true);
     b->sample_rows[0] = N_IDS - 1;
     if (executor_step(ex, b, &err) != 0)
         snprintf(seen->error, sizeof(seen->error), "%s", err.message);

@@ -105,6 +105,7 @@ void model_run_push(struct model_run *run, uint32_t i_seq, uint32_t n, int sampl
             b->sample_rows[b->n_sample_rows++] = row;
     }
     b->seq_start[s + 1] = b->n_rows;
+    step_batch_use_slot(b, s, i_seq, seq->n_done == 0);
     memcpy(table, seq->table, run->stride * sizeof(*table));
     seq->n_done += n;
 }

@@ -38,6 +38,7 @@ static void run_ids(struct executor *ex, struct observation *seen)
     b->block_tables[1] = 1;
     b->n_rows = b->seq_start[1] = OBSERVE_TOKENS;
     b->n_seqs = b->n_sample_rows = 1;
+    step_batch_use_slot(b, 0, 0, true);
     b->sample_rows[0] = OBSERVE_TOKENS - 1;
     if (executor_step(ex, b, &err) != 0)
         snprintf(seen->error, sizeof(seen->error), "%s", err.message);

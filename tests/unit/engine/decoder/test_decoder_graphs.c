@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 
 enum { MAX_ROWS = 600, N_LAYERS = 4, OPS_OF_A_GRAPH = N_LAYERS * 18 + 8 };
 

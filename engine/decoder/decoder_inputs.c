@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 
 /* On a device with memory of its own, a step's inputs are assembled in a mirror in pinned memory,
  * in the device's layout. A single copy brings all but the block tables; only changed tables are

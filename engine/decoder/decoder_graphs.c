@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 
 /* A decode step runs the same list of kernels for every batch of its bucket. So it is captured once
  * and replayed: the host queues one graph instead of hundreds of kernels. A bucket's first step

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/forward/decoder.h"
+#include "engine/decoder/decoder.h"
 #include "kernels/ops.h"
 
 /* Device memory of a step; all offsets are 256-byte multiples. */
@@ -15,6 +15,7 @@ struct decoder_memory {
     /* wide enough for every layer of the rank: */
     float *q, *mixed;                /* [max_rows, heads · k_dim] and [max_rows, heads · v_dim] */
     float *k, *v;                    /* the same for the rank's KV heads */
+    float *attention_gate;           /* as `mixed`, for gates of attention; else NULL */
     float *gate, *up;                /* [max_rows, MLP] of the rank */
     float *inv_freq[ARCH_MAX_ROPES]; /* [tables][n_rot / 2] */
     float *ones;                     /* [head_dim], for norms without weights */

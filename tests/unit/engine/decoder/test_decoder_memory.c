@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "engine/forward/decoder_memory.h"
+#include "engine/decoder/decoder_memory.h"
 
 enum { N_LAYERS = 4, N_BLOCKS = 7, BLOCK = 16 };
 

@@ -1,5 +1,5 @@
 #include "base/error.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 
 /* Checks that the decoder has every weight that it needs, and that an op reads every weight. With a
  * weight that no op reads, results would differ in silence. */
@@ -117,12 +117,27 @@ static int check_experts(const struct decoder *dec, const struct layer *at, stru
     return rc ? rc : refuse_slot(dec, at, ARCH_EXPERT_GATE_BIAS, !gated, err);
 }
 
+/* Kinds of layers that this decoder cannot run. */
+static int check_kinds(const struct decoder *dec, const struct layer *at, struct error *err)
+{
+    const struct arch_mixer *mixer = at->facts->mixer;
+    const struct arch_ffn *ffn = at->facts->ffn;
+    bool runs = mixer->mixing == ARCH_MIXING_ATTENTION || mixer->mixing == ARCH_MIXING_NONE;
+    if (runs && ffn->body != ARCH_FFN_BOTH)
+        return 0;
+    return error_set(err, STATUS_UNIMPLEMENTED,
+                     "decoder: architecture %s has layers of the kind \"%s\", which are not "
+                     "supported; use another model",
+                     dec->arch->name, runs ? ffn->name : mixer->name);
+}
+
 int decoder_check_uses(const struct decoder *dec, struct error *err)
 {
     int rc = check_globals(dec, err);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         const struct layer *at = &dec->layers[i];
-        if (at->facts->mixer->mixing == ARCH_MIXING_ATTENTION)
+        rc = check_kinds(dec, at, err);
+        if (!rc && arch_has_attention(at->facts->mixer->mixing))
             rc = check_attention(dec, at, err);
         if (!rc && at->facts->ffn->body == ARCH_FFN_DENSE)
             rc = check_ffn(dec, at, err);

@@ -1,12 +1,12 @@
-/* decoder_private.h: the decoder's state. Shared by decoder.c (steps), decoder_layer.c (layers),
- * decoder_open.c and decoder_use.c (creation), decoder_inputs.c (step inputs) and decoder_graphs.c
- * (captured steps) only. */
+/* decoder_private.h: the decoder's state, shared by the files of this room: decoder.c (steps),
+ * decoder_layer.c (layers), a file per kind of mixer and FFN, decoder_open.c and decoder_use.c
+ * (creation), decoder_inputs.c (step inputs) and decoder_graphs.c (captured steps). */
 #pragma once
 
 #include <stdbool.h>
 
-#include "engine/forward/decoder.h"
-#include "engine/forward/decoder_memory.h"
+#include "engine/decoder/decoder.h"
+#include "engine/decoder/decoder_memory.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
@@ -20,8 +20,9 @@ struct layer {
     struct kv_layer kv; /* of facts->kv_source */
     struct attention_params attention;
     const struct rope_params *rope;
-    uint32_t attention_kinds, ffn_kinds; /* activation formats that Q, K, V and gate, up read */
-    struct layer_experts *experts;       /* owned; NULL without experts */
+    /* Activation formats that the linears read which take the mixer's input, and the FFN's. */
+    uint32_t mixer_kinds, ffn_kinds;
+    struct layer_experts *experts; /* owned; NULL without experts */
 };
 
 /* The experts of a layer: what the ops read, and the weights by expert. */
@@ -103,6 +104,50 @@ int decoder_graphs_run(struct decoder *dec, const struct decoder_graph_key *key,
 int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
                        uint32_t n_seqs, uint32_t max_positions);
 
+/* decoder_linear.c: linears of a layer. */
+
+/* Weights that are read soon: those of n ≤ LINEAR_MAX_PARTS slots that the layer has. */
+struct decoder_soon {
+    const struct layer *layer;
+    const enum arch_slot *slots;
+    uint32_t n;
+};
+
+void decoder_will_read(struct decoder *dec, const struct decoder_soon *soon);
+/* The weights that an FFN reads first. The experts themselves are announced once they are
+ * chosen. */
+struct decoder_soon decoder_soon_ffn(const struct layer *at);
+/* The mixer's output matrix. */
+struct decoder_soon decoder_soon_out(const struct layer *at);
+/* The weights that the next layer, or the head, reads first. */
+struct decoder_soon decoder_soon_next(const struct decoder *dec, const struct layer *next);
+
+/* y = W·act + bias, for a weight that is split by outputs or not split. */
+struct linear_part decoder_part(const struct layer *at, enum arch_slot weight, struct tensor *y);
+/* Prepares `from` for a weight that is split by inputs. */
+int decoder_row_prepare(struct decoder *dec, const struct linear_part *what,
+                        const struct segments *segments, const struct tensor *from);
+/* Ends a branch of the layer: y = W·act + bias. Then y is normed, if the model has such a norm, and
+ * added to `sum` (NULL: y is the result). */
+int decoder_end_branch(struct decoder *dec, const struct layer *at, struct linear_part what,
+                       enum arch_slot post_norm, struct tensor *sum);
+
+/* decoder_attention.c: attention over a paged cache. */
+
+/* Queries, keys and values of a step's rows; `gate` if the layer has one. */
+struct decoder_projections {
+    struct tensor q, k, v, gate;
+};
+
+/* Computes them from the layer's normed and prepared input. */
+int decoder_project_rows(struct decoder *dec, const struct layer *at, uint32_t m,
+                         struct decoder_projections *out);
+/* out[m, hidden] = attention over the projections; added to `sum`. `then`: the weights that are
+ * read after those of attention. */
+int decoder_attend(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
+                   struct decoder_projections *in, const struct decoder_soon *then,
+                   struct tensor *out, struct tensor *sum);
+
 /* decoder_layer.c: queues a layer. `next`: the layer that is read afterwards, NULL for the last. */
 int decoder_run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,
                       const struct attention_rows *rows, struct tensor *x);
@@ -138,6 +183,11 @@ void decoder_experts_close(struct decoder *dec);
 int decoder_run_experts(struct decoder *dec, const struct layer *at, const struct layer *next,
                         enum arch_slot norm, const struct tensor *x, struct tensor *out,
                         struct tensor *sum);
+
+/* out[m, hidden] = mixer over norm(x); added to `sum` (NULL: out is the result). */
+int decoder_run_mixer(struct decoder *dec, const struct layer *at,
+                      const struct attention_rows *rows, const struct tensor *x, struct tensor *out,
+                      struct tensor *sum);
 
 /* decoder_use.c: checks that every weight has a use, and the shape that this use needs. */
 int decoder_check_uses(const struct decoder *dec, struct error *err);

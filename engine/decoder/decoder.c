@@ -1,7 +1,7 @@
-#include "engine/forward/decoder.h"
+#include "engine/decoder/decoder.h"
 
 #include "base/error.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 #include "kernels/comm.h"
 
 /* --- ops of a step --- */

@@ -1,7 +1,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 #include "kernels/comm.h"
 
 /* The FFN of a layer with experts. The router chooses experts for each row; the op `experts` adds

@@ -1,4 +1,4 @@
-#include "engine/forward/decoder_memory.h"
+#include "engine/decoder/decoder_memory.h"
 
 enum { ALIGN = 256 };
 
@@ -42,6 +42,14 @@ static bool has_bare_norm(const struct model_shape *shape)
     return false;
 }
 
+static bool has_gate(const struct rank_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->n_places; i++)
+        if (plan->places[i].slot == ARCH_ATTN_GATE)
+            return true;
+    return false;
+}
+
 void decoder_memory_layout(const struct rank_plan *plan, const struct model_shape *shape,
                            unsigned char *base, struct decoder_memory *out_memory)
 {
@@ -58,6 +66,8 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.partial = place_array(&mem, base, plan->rank.tp > 1 ? hidden : 0);
     mem.q = place_array(&mem, base, rows * most->queries);
     mem.mixed = place_array(&mem, base, rows * most->mixed);
+    if (has_gate(plan))
+        mem.attention_gate = place_array(&mem, base, rows * most->mixed);
     mem.k = place_array(&mem, base, rows * most->keys);
     mem.v = place_array(&mem, base, rows * most->values);
     mem.gate = place_array(&mem, base, ffn);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "engine/forward/decoder_private.h"
+#include "engine/decoder/decoder_private.h"
 
 static int bind_place(struct decoder *dec, const struct weight_place *place, struct error *err)
 {
@@ -36,9 +36,16 @@ static uint32_t kinds_of(const struct layer *at, const enum arch_slot *slots, ui
 
 static void set_kinds(struct layer *at)
 {
-    static const enum arch_slot attention[] = {ARCH_ATTN_Q, ARCH_ATTN_K, ARCH_ATTN_V};
+    static const enum arch_slot mixer[] = {
+        ARCH_ATTN_Q,        ARCH_ATTN_K,         ARCH_ATTN_V,       ARCH_ATTN_GATE,
+        ARCH_STATE_Q,       ARCH_STATE_K,        ARCH_STATE_V,      ARCH_STATE_GATE,
+        ARCH_STATE_DT,      ARCH_STATE_BETA,     ARCH_CONV_GATE_IN, ARCH_CONV_GATE_OUT,
+        ARCH_LATENT_Q_DOWN, ARCH_LATENT_KV_DOWN, ARCH_LATENT_K_ROPE};
+    static const enum arch_slot full_rank[] = {ARCH_LATENT_Q_NOPE, ARCH_LATENT_Q_ROPE};
     static const enum arch_slot ffn[] = {ARCH_FFN_UP, ARCH_FFN_GATE};
-    at->attention_kinds = kinds_of(at, attention, ARCH_N_OF(attention));
+    at->mixer_kinds = kinds_of(at, mixer, ARCH_N_OF(mixer));
+    if (!at->linear[ARCH_LATENT_Q_DOWN])
+        at->mixer_kinds |= kinds_of(at, full_rank, ARCH_N_OF(full_rank));
     at->ffn_kinds = kinds_of(at, ffn, ARCH_N_OF(ffn));
 }
 
