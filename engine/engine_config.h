@@ -55,11 +55,14 @@ struct executor_config {
     enum prompt_arithmetic prompt_arithmetic;
     /* CPU kernels: "auto", "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx" */
     const char *kernels;
-    uint32_t n_threads;          /* over all ranks; 0: one per CPU */
-    uint32_t tp;                 /* tensor parallel ranks: 1, 2, 4 or 8 */
-    enum dtype kv_dtype;         /* a type in the kernels' kv_dtypes */
-    uint32_t kv_block_size;      /* tokens per block, power of two ≤ 128 */
-    uint64_t kv_tokens;          /* pool capacity in tokens, rounded up to blocks */
+    uint32_t n_threads;     /* over all ranks; 0: one per CPU */
+    uint32_t tp;            /* tensor parallel ranks: 1, 2, 4 or 8 */
+    enum dtype kv_dtype;    /* a type in the kernels' kv_dtypes */
+    uint32_t kv_block_size; /* tokens per block, power of two ≤ 128 */
+    uint64_t kv_tokens;     /* pool capacity in tokens, rounded up to blocks */
+    /* Slots for states of recurrent layers; 0: one per sequence. Models without such layers have
+     * none. */
+    uint32_t state_slots;
     uint32_t max_context_tokens; /* per sequence; 0: the model's */
     uint32_t max_rows, max_seqs; /* most rows and sequences per step */
     uint32_t n_score_rows;       /* as in step_limits (step.h) */

@@ -44,6 +44,7 @@ struct executor_device {
     uint32_t layer_begin, n_layers;
     bool is_gpu;
     uint64_t weights_bytes, kv_bytes, workspace_bytes;
+    uint64_t state_bytes; /* slots of the states of recurrent layers */
     /* Part of workspace_bytes for captured steps; the driver allocates it as steps are captured. */
     uint64_t graph_bytes;
     /* Memory of a GPU; 0 on the CPU, where memory is not queried. */
@@ -60,6 +61,8 @@ struct executor_plan {
     uint32_t n_devices;
     struct executor_device devices[EXECUTOR_MAX_DEVICES];
     uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
+    uint64_t state_bytes, state_slot_bytes;            /* all slots, and one of them */
+    uint32_t n_state_slots;                            /* 0: no recurrent layers */
     uint64_t kv_tokens;
     uint32_t n_blocks, context_tokens;
     uint64_t huge_page_bytes; /* bytes of the weights in huge pages; 0 before a load */

@@ -112,7 +112,8 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
     if (rc)
         return rc;
     e->cfg.executor.other_bytes = plan.weights_bytes - alone.weights_bytes + plan.kv_bytes -
-                                  alone.kv_bytes + plan.workspace_bytes - alone.workspace_bytes;
+                                  alone.kv_bytes + plan.state_bytes - alone.state_bytes +
+                                  plan.workspace_bytes - alone.workspace_bytes;
     e->cfg.executor.other_graph_bytes = plan.devices[plan.n_devices - 1].graph_bytes -
                                         alone.devices[alone.n_devices - 1].graph_bytes;
     return 0;

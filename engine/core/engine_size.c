@@ -18,12 +18,14 @@ void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draf
 {
     sum->weights_bytes += draft->weights_bytes;
     sum->kv_bytes += draft->kv_bytes;
+    sum->state_bytes += draft->state_bytes;
     sum->workspace_bytes += draft->workspace_bytes;
     sum->huge_page_bytes += draft->huge_page_bytes;
     sum->draft_bytes = draft->weights_bytes;
     struct executor_device *head = &sum->devices[sum->n_devices - 1];
     head->weights_bytes += draft->weights_bytes;
     head->kv_bytes += draft->kv_bytes;
+    head->state_bytes += draft->state_bytes;
     head->workspace_bytes += draft->workspace_bytes;
     head->graph_bytes += draft->devices[draft->n_devices - 1].graph_bytes;
 }
@@ -67,7 +69,7 @@ static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engin
     if (rc)
         return rc;
     uint64_t per_token = plan.kv_bytes / plan.kv_tokens;
-    uint64_t taken = plan.weights_bytes + plan.workspace_bytes;
+    uint64_t taken = plan.weights_bytes + plan.state_bytes + plan.workspace_bytes;
     uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
     uint64_t wanted = tokens_wanted(cfg, &plan);
     uint64_t fits = per_token ? room / per_token : wanted;
@@ -129,9 +131,10 @@ static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg,
         if (rc)
             return rc;
         const struct executor_device *host = &plan.devices[0];
-        uint64_t taken = host->weights_bytes + host->workspace_bytes;
+        uint64_t taken = host->weights_bytes + host->state_bytes + host->workspace_bytes;
         uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
-        uint64_t fits = room / (host->kv_bytes / plan.kv_tokens);
+        uint64_t per_token = host->kv_bytes / plan.kv_tokens;
+        uint64_t fits = per_token ? room / per_token : tokens;
         tokens = fits < tokens ? fits : tokens;
     }
     cfg->executor.kv_tokens = tokens / cfg->executor.kv_block_size * cfg->executor.kv_block_size;

@@ -51,9 +51,17 @@ int decoder_step_ahead(struct decoder *dec, const struct step_batch *batch, stru
 float *decoder_hidden(const struct decoder *dec);
 int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct error *err);
 
-/* Bytes of the KV cache, and of all other memory, that this decoder holds. */
-void decoder_get_taken(const struct decoder *dec, uint64_t *out_kv_bytes,
-                       uint64_t *out_workspace_bytes);
+/* States of recurrent layers. Each call waits until the copy is done. `host` has
+ * decoder_state_bytes(). */
+int decoder_copy_state(struct decoder *dec, uint32_t from, uint32_t to, struct error *err);
+int decoder_save_state(struct decoder *dec, uint32_t slot, void *host, struct error *err);
+int decoder_load_state(struct decoder *dec, uint32_t slot, const void *host, struct error *err);
+
+/* Bytes of the KV cache, of the states, and of all other memory, that this decoder holds. */
+struct decoder_taken {
+    uint64_t kv_bytes, state_bytes, workspace_bytes;
+};
+void decoder_get_taken(const struct decoder *dec, struct decoder_taken *out_taken);
 
 /* Device memory that captured graphs hold; at most graph_bytes of the plan. */
 uint64_t decoder_graphs_taken(const struct decoder *dec);
@@ -62,6 +70,8 @@ uint64_t decoder_graphs_taken(const struct decoder *dec);
 /* Most memory of all graphs, on a device that captures steps. */
 uint64_t decoder_graphs_bytes(const struct rank_plan *plan);
 uint64_t decoder_kv_bytes(const struct rank_plan *plan, const struct model_shape *shape);
+/* Bytes of a state slot on this rank, all layers together; 0 without recurrent layers. */
+uint64_t decoder_state_bytes(const struct rank_plan *plan, const struct model_shape *shape);
 /* Bytes of activations, prepared activations and step inputs. The first rank's include the
  * logits. */
 uint64_t decoder_workspace_bytes(const struct rank_plan *plan, const struct model_shape *shape,

@@ -84,6 +84,10 @@ static int upload_arrays(struct decoder *dec, const struct step_batch *batch)
         rc = upload_u32(dec, mem->seq_of_row, batch->seq_of_row, batch->n_rows);
     if (!rc && mem->rope_tables)
         rc = upload_u32(dec, mem->rope_tables, batch->rope_tables, batch->n_rows);
+    if (!rc && mem->state_reads)
+        rc = upload_u32(dec, mem->state_reads, batch->state_reads, batch->n_rows);
+    if (!rc && mem->state_writes)
+        rc = upload_u32(dec, mem->state_writes, batch->state_writes, batch->n_rows);
     if (!rc)
         rc = upload_u32(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows);
     for (uint32_t s = 0; !rc && s < batch->n_seqs; s++)
@@ -156,6 +160,12 @@ static void write_rows(const struct decoder *dec, const struct step_batch *batch
     write_mirror(dec, mem->seq_of_row, batch->seq_of_row, batch->n_rows, n_rows, 0);
     if (mem->rope_tables)
         write_mirror(dec, mem->rope_tables, batch->rope_tables, batch->n_rows, n_rows, 0);
+    if (mem->state_reads) {
+        write_mirror(dec, mem->state_reads, batch->state_reads, batch->n_rows, n_rows,
+                     STEP_STATE_NONE);
+        write_mirror(dec, mem->state_writes, batch->state_writes, batch->n_rows, n_rows,
+                     STEP_STATE_NONE);
+    }
     write_mirror(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows, n_sample_rows, 0);
 }
 

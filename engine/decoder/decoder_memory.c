@@ -89,6 +89,10 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.kv_slots = place_array(&mem, base, rows);
     mem.seq_of_row = place_array(&mem, base, rows);
     mem.rope_tables = shape->long_rope_after ? place_array(&mem, base, rows) : NULL;
+    if (steps->n_state_slots) {
+        mem.state_reads = place_array(&mem, base, rows);
+        mem.state_writes = place_array(&mem, base, rows);
+    }
     mem.sample_rows = place_array(&mem, base, steps->max_logits);
     mem.block_tables =
         place_array(&mem, base, (uint64_t)steps->max_seqs * steps->max_blocks_per_seq);

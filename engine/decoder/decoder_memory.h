@@ -30,9 +30,10 @@ struct decoder_memory {
     uint32_t n_pairs;
     float *slopes; /* with ALiBi: [query heads of the rank] */
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
-    uint32_t *rope_tables;  /* [max_rows]; NULL: all rows have table 0 */
-    uint32_t *sample_rows;  /* [max_logits] */
-    uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
+    uint32_t *rope_tables;                /* [max_rows]; NULL: all rows have table 0 */
+    uint32_t *state_reads, *state_writes; /* [max_rows]; NULL: no recurrent layers */
+    uint32_t *sample_rows;                /* [max_logits] */
+    uint32_t *block_tables;               /* [max_seqs][max_blocks_per_seq] */
     /* offset of token_ids; token_ids to block_tables are adjacent and end the memory */
     uint64_t inputs_at;
 };
@@ -61,6 +62,19 @@ uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_
 /* Sets the pools that a layer reads; the memory at `base` has decoder_kv_bytes() bytes. */
 void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *shape,
                        unsigned char *base, uint32_t i_layer, struct kv_layer *out_kv);
+
+/* The parts of a layer's state within a slot, in floats from the begin of the slot. Slots lie one
+ * after the other, a slot with the layers of the rank in order. All parts begin at a multiple of 64
+ * bytes. */
+enum { DECODER_STATE_Q, DECODER_STATE_K, DECODER_STATE_V, DECODER_STATE_HEADS, N_DECODER_STATES };
+struct decoder_state_layout {
+    uint64_t parts[N_DECODER_STATES]; /* the convolutions' inputs of Q, K and V; the heads */
+    uint64_t end;
+};
+
+/* Layers are counted within the rank. */
+void decoder_memory_state(const struct rank_plan *plan, const struct model_shape *shape,
+                          uint32_t i_layer, struct decoder_state_layout *out);
 
 /* Bytes of the prepared activations of experts; 0 without experts. */
 uint64_t decoder_memory_expert_act(const struct rank_plan *plan, const struct model_shape *shape,

@@ -96,6 +96,9 @@ static int make_memory(struct decoder *dec, struct error *err)
     dec->kv_memory = data;
     for (uint32_t i = 0; i < dec->split.n_layers; i++)
         decoder_memory_kv(plan, dec->shape, dec->kv_memory, i, &dec->layers[i].kv);
+    rc = decoder_state_open(dec, err);
+    if (rc)
+        return rc;
     uint32_t max_k = decoder_memory_max_k(plan, dec->shape);
     return dec->stream->ops->act_create(dec->stream->device, plan->steps.max_rows, max_k, &dec->act,
                                         err);
@@ -311,6 +314,7 @@ void decoder_destroy(struct decoder *dec)
         dec->stream->ops->act_destroy(dec->act);
     if (dec->kv_memory)
         ops->free(dec->stream->device, dec->kv_memory, dec->kv_bytes);
+    decoder_state_close(dec);
     if (dec->memory)
         ops->free(dec->stream->device, dec->memory, dec->memory_bytes);
     decoder_experts_close(dec);
@@ -318,13 +322,13 @@ void decoder_destroy(struct decoder *dec)
     free(dec);
 }
 
-void decoder_get_taken(const struct decoder *dec, uint64_t *out_kv_bytes,
-                       uint64_t *out_workspace_bytes)
+void decoder_get_taken(const struct decoder *dec, struct decoder_taken *out_taken)
 {
     const struct rank_plan *plan = dec->cfg.plan;
     uint32_t max_k = decoder_memory_max_k(plan, dec->shape);
-    *out_kv_bytes = dec->kv_bytes;
-    *out_workspace_bytes = dec->memory_bytes +
-                           dec->stream->ops->act_bytes(plan->steps.max_rows, max_k) +
-                           decoder_memory_expert_act(plan, dec->shape, dec->stream->ops);
+    out_taken->kv_bytes = dec->kv_bytes;
+    out_taken->state_bytes = dec->state_bytes;
+    out_taken->workspace_bytes = dec->memory_bytes +
+                                 dec->stream->ops->act_bytes(plan->steps.max_rows, max_k) +
+                                 decoder_memory_expert_act(plan, dec->shape, dec->stream->ops);
 }

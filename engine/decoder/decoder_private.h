@@ -17,7 +17,8 @@ struct layer {
     const struct layer_split *split;
     const struct weight *linear[N_ARCH_SLOTS];
     const float *vector[N_ARCH_SLOTS];
-    struct kv_layer kv; /* of facts->kv_source */
+    struct kv_layer kv;                         /* of facts->kv_source */
+    struct state_view states[N_DECODER_STATES]; /* of a recurrent layer */
     struct attention_params attention;
     const struct rope_params *rope;
     /* Activation formats that the linears read which take the mixer's input, and the FFN's. */
@@ -61,8 +62,9 @@ struct decoder {
     struct comm *comm;
     struct layer *layers;
     struct layer globals; /* tensors that are not per layer */
-    unsigned char *kv_memory, *memory;
-    uint64_t kv_bytes, memory_bytes;
+    unsigned char *kv_memory, *state_memory, *memory;
+    uint64_t kv_bytes, state_bytes, memory_bytes;
+    uint64_t state_slot_bytes;
     struct decoder_memory mem;
     struct act *act;
     struct rope_params ropes[ARCH_MAX_ROPES];
@@ -188,6 +190,10 @@ int decoder_run_experts(struct decoder *dec, const struct layer *at, const struc
 int decoder_run_mixer(struct decoder *dec, const struct layer *at,
                       const struct attention_rows *rows, const struct tensor *x, struct tensor *out,
                       struct tensor *sum);
+
+/* decoder_state.c: memory for the states of recurrent layers; none without such layers. */
+int decoder_state_open(struct decoder *dec, struct error *err);
+void decoder_state_close(struct decoder *dec);
 
 /* decoder_use.c: checks that every weight has a use, and the shape that this use needs. */
 int decoder_check_uses(const struct decoder *dec, struct error *err);

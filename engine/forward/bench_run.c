@@ -156,6 +156,8 @@ int bench_run_deepen(struct bench_run *run, uint32_t depth, struct error *err)
          block++)
         for (uint32_t seq = 1; seq < run->config.max_seqs && !rc; seq++)
             rc = executor_copy_block(run->executor, block, seq * run->seq_blocks + block, err);
+    for (uint32_t seq = 1; !rc && depth > run->depth && seq < run->config.max_seqs; seq++)
+        rc = executor_copy_state(run->executor, 0, seq, err);
     if (!rc && depth > run->depth)
         run->depth = depth;
     return rc;

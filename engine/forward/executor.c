@@ -71,26 +71,62 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 /* --- stepping --- */
 
-/* Work of one call on all ranks: a step, logits of other rows, or a block copy. */
+enum job_kind {
+    JOB_STEP,
+    JOB_LOGITS,
+    JOB_COPY_BLOCK,
+    JOB_COPY_STATE,
+    JOB_SAVE_STATE,
+    JOB_LOAD_STATE
+};
+
+/* Work of one call on all ranks: a step, logits of other rows, or a copy. */
 struct step_job {
     struct executor *ex;
-    const struct step_batch *batch; /* NULL: no step */
+    enum job_kind kind;
+    const struct step_batch *batch; /* of a step */
     uint32_t first_logits, n_logits;
-    uint32_t from, to; /* block copy, if neither of the others */
+    uint32_t from, to;   /* blocks, or state slots */
+    unsigned char *host; /* states of all ranks, one after the other */
     int rc[MAX_RANKS];
     struct error errs[MAX_RANKS];
 };
+
+/* The rank's part of a saved state. */
+static unsigned char *host_of(const struct step_job *job, uint32_t r)
+{
+    const struct executor *ex = job->ex;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < r; i++)
+        at += decoder_state_bytes(&ex->plans[i], &ex->model.shape);
+    return job->host + at;
+}
 
 static void run_rank(void *ctx, uint32_t r)
 {
     struct step_job *job = ctx;
     struct decoder *dec = job->ex->decoders[r];
-    if (job->batch)
-        job->rc[r] = decoder_step(dec, job->batch, &job->errs[r]);
-    else if (job->n_logits)
-        job->rc[r] = decoder_logits(dec, job->first_logits, job->n_logits, &job->errs[r]);
-    else
-        job->rc[r] = decoder_copy_block(dec, job->from, job->to, &job->errs[r]);
+    struct error *err = &job->errs[r];
+    switch (job->kind) {
+    case JOB_STEP:
+        job->rc[r] = decoder_step(dec, job->batch, err);
+        break;
+    case JOB_LOGITS:
+        job->rc[r] = decoder_logits(dec, job->first_logits, job->n_logits, err);
+        break;
+    case JOB_COPY_BLOCK:
+        job->rc[r] = decoder_copy_block(dec, job->from, job->to, err);
+        break;
+    case JOB_COPY_STATE:
+        job->rc[r] = decoder_copy_state(dec, job->from, job->to, err);
+        break;
+    case JOB_SAVE_STATE:
+        job->rc[r] = decoder_save_state(dec, job->from, host_of(job, r), err);
+        break;
+    case JOB_LOAD_STATE:
+        job->rc[r] = decoder_load_state(dec, job->to, host_of(job, r), err);
+        break;
+    }
 }
 
 /* Runs the stages one after the other; the rows pass from device to device. */
@@ -132,6 +168,24 @@ static int run_job(struct step_job *job, struct error *err)
     return 0;
 }
 
+/* Checks the slots of states: within the pool, and in the order that step.h states. */
+static int check_states(const struct step_batch *batch, uint32_t n_slots, struct error *err)
+{
+    for (uint32_t s = 0; n_slots && s < batch->n_seqs; s++)
+        for (uint32_t r = batch->seq_start[s]; r < batch->seq_start[s + 1]; r++) {
+            uint32_t read = batch->state_reads[r], write = batch->state_writes[r];
+            bool first = r == batch->seq_start[s], last = r + 1 == batch->seq_start[s + 1];
+            bool reads =
+                first ? read < n_slots || read == STEP_STATE_NONE : read == STEP_STATE_PREVIOUS;
+            bool writes = write < n_slots || (write == STEP_STATE_NONE && !last);
+            if (!reads || !writes)
+                return error_set(err, STATUS_INTERNAL,
+                                 "step: row %u reads state %u and writes state %u of %u", r, read,
+                                 write, n_slots);
+        }
+    return 0;
+}
+
 /* Checks every number that an op uses as an index. A bad number is a bug of the scheduler, and
  * would write out of bounds on every rank. */
 static int check_batch(const struct executor *ex, const struct step_batch *batch, struct error *err)
@@ -170,6 +224,9 @@ static int check_batch(const struct executor *ex, const struct step_batch *batch
                                  batch->seq_of_row[r], batch->positions[r], batch->kv_slots[r],
                                  batch->token_ids[r]);
     }
+    int rc = check_states(batch, steps->n_state_slots, err);
+    if (rc)
+        return rc;
     for (uint32_t i = 0; i < batch->n_sample_rows; i++)
         if (batch->sample_rows[i] >= batch->n_rows)
             return error_set(err, STATUS_INTERNAL, "step: sample row %u of %u",
@@ -200,7 +257,7 @@ static int sync_head(struct executor *ex, struct error *err)
 
 int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err)
 {
-    struct step_job job = {.ex = ex, .batch = batch};
+    struct step_job job = {.ex = ex, .kind = JOB_STEP, .batch = batch};
     bool is_checked = ex->has_ahead && batch->is_ahead;
     ex->n_logits = ex->i_kept = ex->n_kept = 0;
     ex->has_ahead = false;
@@ -220,7 +277,7 @@ int executor_step(struct executor *ex, const struct step_batch *batch, struct er
 /* Makes sure that `logits` holds the sample row, with as many rows behind it as fit. */
 static int keep_logits(struct executor *ex, uint32_t row, struct error *err)
 {
-    struct step_job job = {.ex = ex, .first_logits = row};
+    struct step_job job = {.ex = ex, .kind = JOB_LOGITS, .first_logits = row};
     if (row - ex->i_kept < ex->n_kept)
         return 0;
     job.n_logits = min_u32(ex->n_logits - row, ex->plans[0].steps.n_logits);
@@ -343,9 +400,44 @@ void executor_free_results(struct executor *ex, struct sample_result *results, u
 
 int executor_copy_block(struct executor *ex, uint32_t from, uint32_t to, struct error *err)
 {
-    struct step_job job = {.ex = ex, .from = from, .to = to};
+    struct step_job job = {.ex = ex, .kind = JOB_COPY_BLOCK, .from = from, .to = to};
     if (from >= ex->actual.n_blocks || to >= ex->actual.n_blocks)
         return error_set(err, STATUS_INTERNAL, "copy of KV block %u to %u of %u", from, to,
                          ex->actual.n_blocks);
     return run_job(&job, err);
+}
+
+uint64_t executor_state_bytes(const struct executor *ex)
+{
+    return ex->actual.state_slot_bytes;
+}
+
+static int run_states(struct step_job *job, struct error *err)
+{
+    uint32_t n_slots = job->ex->actual.n_state_slots;
+    if (!n_slots)
+        return 0;
+    if (job->from >= n_slots || job->to >= n_slots)
+        return error_set(err, STATUS_INTERNAL, "copy of state slot %u to %u of %u", job->from,
+                         job->to, n_slots);
+    return run_job(job, err);
+}
+
+int executor_copy_state(struct executor *ex, uint32_t from, uint32_t to, struct error *err)
+{
+    struct step_job job = {.ex = ex, .kind = JOB_COPY_STATE, .from = from, .to = to};
+    return run_states(&job, err);
+}
+
+int executor_save_state(struct executor *ex, uint32_t slot, void *host, struct error *err)
+{
+    struct step_job job = {.ex = ex, .kind = JOB_SAVE_STATE, .from = slot, .host = host};
+    return run_states(&job, err);
+}
+
+int executor_load_state(struct executor *ex, uint32_t slot, const void *host, struct error *err)
+{
+    struct step_job job = {
+        .ex = ex, .kind = JOB_LOAD_STATE, .to = slot, .host = (unsigned char *)(uintptr_t)host};
+    return run_states(&job, err);
 }

@@ -110,3 +110,10 @@ void executor_free_results(struct executor *ex, struct sample_result *results, u
 /* Copies KV block `from` to `to` in every layer and rank (copy on write of a shared, partly filled
  * block). */
 int executor_copy_block(struct executor *ex, uint32_t from, uint32_t to, struct error *err);
+
+/* States of recurrent layers, in slots; nothing happens without such layers. A saved state has
+ * executor_state_bytes(), all ranks together. Each call returns once the copy is done. */
+uint64_t executor_state_bytes(const struct executor *ex);
+int executor_copy_state(struct executor *ex, uint32_t from, uint32_t to, struct error *err);
+int executor_save_state(struct executor *ex, uint32_t slot, void *host, struct error *err);
+int executor_load_state(struct executor *ex, uint32_t slot, const void *host, struct error *err);

@@ -23,8 +23,8 @@ static int check_memory(const struct executor *ex, const struct executor_device 
                         uint64_t shared_bytes, uint64_t other_bytes, uint64_t free_bytes,
                         struct error *err)
 {
-    uint64_t own =
-        device->weights_bytes - shared_bytes + device->kv_bytes + device->workspace_bytes;
+    uint64_t own = device->weights_bytes - shared_bytes + device->kv_bytes + device->state_bytes +
+                   device->workspace_bytes;
     if (own + other_bytes <= free_bytes)
         return 0;
     if (device->is_gpu && free_bytes < device->free_bytes) {
@@ -126,8 +126,9 @@ static int open_gpu(struct executor *ex, const struct executor_config *cfg, stru
 {
     const struct executor_device *device = &ex->actual.devices[ex->actual.n_devices - 1];
     const struct device_ops *ops = ex->gpu->ops;
-    uint64_t needed = device->weights_bytes + device->kv_bytes + device->workspace_bytes -
-                      device->graph_bytes + cfg->other_bytes - cfg->other_graph_bytes;
+    uint64_t needed = device->weights_bytes + device->kv_bytes + device->state_bytes +
+                      device->workspace_bytes - device->graph_bytes + cfg->other_bytes -
+                      cfg->other_graph_bytes;
     int rc =
         check_memory(ex, device, 0, cfg->other_bytes, device->limit_bytes + cfg->other_bytes, err);
     if (!rc && ops->reserve)
@@ -276,20 +277,22 @@ static void add_up_taken(struct executor *ex)
 {
     struct executor_plan *actual = &ex->actual;
     actual->weights_bytes = actual->kv_bytes = actual->huge_page_bytes = 0;
+    actual->state_bytes = 0;
     actual->shared_bytes = 0;
     actual->workspace_bytes = ex->logits_bytes + ex->scratch_bytes;
     if (ex->n_cpu_ranks > 1)
         actual->workspace_bytes += 2 * (uint64_t)ex->n_cpu_ranks * COMM_BYTES;
     for (uint32_t r = 0; r < ex->n_ranks; r++) {
-        uint64_t kv_bytes, workspace_bytes;
-        decoder_get_taken(ex->decoders[r], &kv_bytes, &workspace_bytes);
+        struct decoder_taken taken;
+        decoder_get_taken(ex->decoders[r], &taken);
         bool on_device = r >= ex->n_cpu_ranks;
         actual->weights_bytes += on_device ? ex->plans[r].weights_bytes : ex->weights[r].n_bytes;
         actual->huge_page_bytes += ex->weights[r].huge_bytes;
         if (ex->weights[r].origin == LOADER_MAPPED)
             actual->shared_bytes += ex->weights[r].n_bytes;
-        actual->kv_bytes += kv_bytes;
-        actual->workspace_bytes += workspace_bytes;
+        actual->kv_bytes += taken.kv_bytes;
+        actual->state_bytes += taken.state_bytes;
+        actual->workspace_bytes += taken.workspace_bytes;
         if (ex->ops[r]->stream_bytes)
             actual->workspace_bytes += ex->ops[r]->stream_bytes(&ex->plans[r].needs);
         actual->workspace_bytes += ex->plans[r].graph_bytes;

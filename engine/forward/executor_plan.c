@@ -210,6 +210,8 @@ static int plan_rank(struct executor *ex, uint32_t r, const struct rank *rank,
                        rank_device_is_gpu(ex, r) ? cfg->store : WEIGHT_STORE_SOURCE, steps, err);
     if (!rc) {
         ex->plans[r].kv_bytes = decoder_kv_bytes(&ex->plans[r], &ex->model.shape);
+        ex->plans[r].state_bytes =
+            decoder_state_bytes(&ex->plans[r], &ex->model.shape) * steps->n_state_slots;
         ex->plans[r].workspace_bytes =
             decoder_workspace_bytes(&ex->plans[r], &ex->model.shape, ex->ops[r]);
     }
@@ -263,7 +265,7 @@ static int plan_stages(struct executor *ex, const struct executor_config *cfg,
 
 static uint64_t bytes_of(const struct rank_plan *plan)
 {
-    return plan->weights_bytes + plan->kv_bytes + plan->workspace_bytes;
+    return plan->weights_bytes + plan->kv_bytes + plan->state_bytes + plan->workspace_bytes;
 }
 
 /* Plans the GPU with the most layers whose weights and KV cache fit; at least one layer. */
@@ -310,6 +312,7 @@ static void add_device(struct executor *ex, const char *name, uint32_t begin, ui
     for (uint32_t r = begin; r < end; r++) {
         device->weights_bytes += ex->plans[r].weights_bytes;
         device->kv_bytes += ex->plans[r].kv_bytes;
+        device->state_bytes += ex->plans[r].state_bytes;
         device->workspace_bytes += ex->plans[r].workspace_bytes;
         device->graph_bytes += ex->plans[r].graph_bytes;
     }
@@ -388,6 +391,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     for (uint32_t i = 0; i < ex->actual.n_devices; i++) {
         ex->actual.weights_bytes += ex->actual.devices[i].weights_bytes;
         ex->actual.kv_bytes += ex->actual.devices[i].kv_bytes;
+        ex->actual.state_bytes += ex->actual.devices[i].state_bytes;
         ex->actual.workspace_bytes += ex->actual.devices[i].workspace_bytes;
     }
     struct error why;
@@ -399,6 +403,9 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     ex->n_sampled = cfg->n_sampled && cfg->n_sampled < ex->model.shape.vocab_size
                         ? cfg->n_sampled
                         : ex->model.shape.vocab_size;
+    ex->actual.n_state_slots = steps.n_state_slots;
+    if (steps.n_state_slots)
+        ex->actual.state_slot_bytes = ex->actual.state_bytes / steps.n_state_slots;
     ex->actual.n_blocks = steps.n_blocks;
     ex->actual.kv_tokens = (uint64_t)steps.n_blocks * steps.block_size;
     ex->actual.context_tokens = context;
@@ -422,12 +429,12 @@ uint64_t executor_kv_room(const struct executor_plan *plan, uint64_t most)
 {
     for (uint32_t i = 0; i < plan->n_devices; i++) {
         const struct executor_device *device = &plan->devices[i];
-        uint64_t taken = device->weights_bytes + device->workspace_bytes;
+        uint64_t taken = device->weights_bytes + device->state_bytes + device->workspace_bytes;
         uint64_t per_token = device->kv_bytes / plan->kv_tokens, fits = 0;
         if (!device->is_gpu)
             continue;
-        if (device->budget_bytes > taken && per_token)
-            fits = (device->budget_bytes - taken) / per_token;
+        if (device->budget_bytes > taken)
+            fits = per_token ? (device->budget_bytes - taken) / per_token : most;
         most = fits < most ? fits : most;
     }
     return most;

@@ -16,6 +16,7 @@ enum {
     MAX_BLOCK_SIZE = 128, /* partition size of the attention kernel */
     MAX_STEP_ROWS = 1 << 16,
     MAX_STEP_SEQS = 1 << 14,
+    MAX_STATE_SLOTS = 1 << 20,
     /* On the CPU: from a few rows on, arithmetic limits the head. So reading the head's weights
      * again for the next rows costs little. */
     LOGITS_AT_ONCE = 64,
@@ -38,6 +39,21 @@ static int check_kv_dtype(enum dtype type, const struct op_table *ops, struct er
                                   dtype_name(t));
     return error_field(err, "kv_dtype", "%s is not one of %s, the types that kernels '%s' support",
                        dtype_name(type), names, ops->name);
+}
+
+/* A slot for each sequence, unless the config has a number. */
+static int choose_state_slots(const struct model_shape *shape, const struct executor_config *cfg,
+                              uint32_t *out_n, struct error *err)
+{
+    bool has_states = false;
+    for (uint32_t i = 0; i < shape->n_layers && !has_states; i++)
+        has_states = shape_state_floats(shape, i) > 0;
+    if (!has_states)
+        return 0;
+    *out_n = cfg->state_slots ? cfg->state_slots : cfg->max_seqs;
+    if (*out_n > MAX_STATE_SLOTS)
+        return error_field(err, "state_slots", "%u is not in 1..%d", *out_n, MAX_STATE_SLOTS);
+    return 0;
 }
 
 int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,
@@ -66,7 +82,12 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
     if (!n_blocks || n_blocks > max_blocks)
         return error_field(err, "kv_tokens", "%" PRIu64 " tokens are not in 1..%" PRIu64,
                            cfg->kv_tokens, max_blocks * bs);
+    uint32_t n_states = 0;
+    rc = choose_state_slots(shape, cfg, &n_states, err);
+    if (rc)
+        return rc;
     *out_steps = (struct step_sizes){
+        .n_state_slots = n_states,
         .max_rows = cfg->max_rows,
         .max_seqs = cfg->max_seqs,
         .max_logits = max_logits,
@@ -104,6 +125,8 @@ static const struct segments *dim_segments(const struct rank_plan *plan, uint32_
         return &split->expert_ffn;
     case ARCH_DIM_SHARED_FFN:
         return &split->shared_ffn;
+    case ARCH_DIM_STATE_VALUES:
+        return &split->state.out;
     case ARCH_DIM_VOCAB:
         return &plan->split.vocab;
     default:
@@ -111,12 +134,40 @@ static const struct segments *dim_segments(const struct rank_plan *plan, uint32_
     }
 }
 
+/* The part of a dimension of the state that the rank computes. False for other dimensions. */
+static bool state_range(const struct state_split *split, const struct model_state *s,
+                        enum arch_dim dim, uint32_t *out_begin, uint32_t *out_end)
+{
+    switch (dim) {
+    case ARCH_DIM_STATE_KEYS:
+        whole_heads(split->key_begin, split->n_keys, s->key_dim, out_begin, out_end);
+        return true;
+    case ARCH_DIM_STATE_KEY_TAPS:
+        whole_heads(split->key_begin, split->n_keys, s->key_dim * s->width, out_begin, out_end);
+        return true;
+    case ARCH_DIM_STATE_VALUES:
+        whole_heads(split->value_begin, split->n_values, 1, out_begin, out_end);
+        return true;
+    case ARCH_DIM_STATE_VALUE_TAPS:
+        whole_heads(split->value_begin, split->n_values, s->width, out_begin, out_end);
+        return true;
+    case ARCH_DIM_STATE_HEADS:
+        whole_heads(split->head_begin, split->n_heads, 1, out_begin, out_end);
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* The part [begin, end) of a dimension that the rank holds. False if ranks do not divide the
  * dimension. */
-static bool rank_range(const struct rank_plan *plan, const struct model_layer *layer,
+static bool rank_range(const struct rank_plan *plan, const struct model_shape *shape,
                        uint32_t i_layer, enum arch_dim dim, uint32_t *out_begin, uint32_t *out_end)
 {
     const struct layer_split *split = &plan->split.layers[i_layer];
+    const struct model_layer *layer = &shape->layers[plan->split.layer_begin + i_layer];
+    if (state_range(&split->state, &shape->state, dim, out_begin, out_end))
+        return true;
     const struct segments *segments = dim_segments(plan, i_layer, dim);
     if (segments) {
         *out_begin = segments_begin(segments);
@@ -189,7 +240,7 @@ static int describe_weight(const struct rank_plan *plan, const struct model *mod
     enum arch_dim out_dim = vector ? facts->cols : facts->rows;
     uint32_t begin = 0, end = shape_dim(&model->shape, i_layer, out_dim);
     if (facts->split == ARCH_SPLIT_COLUMN && !is_whole(plan, row->slot, place->layer) &&
-        !rank_range(plan, &model->shape.layers[i_layer], place->layer, out_dim, &begin, &end))
+        !rank_range(plan, &model->shape, place->layer, out_dim, &begin, &end))
         return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
                          model->arch->name, row->name);
     describe_source(model, row, i_layer, place);

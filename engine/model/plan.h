@@ -44,6 +44,7 @@ struct step_sizes {
     /* rows of logits kept at a time; fewer than max_logits where they are computed in portions */
     uint32_t n_logits;
     uint32_t n_blocks, block_size;
+    uint32_t n_state_slots; /* states of sequences that recurrent layers keep; 0: no such layers */
     enum dtype kv_dtype;
 };
 
@@ -54,9 +55,10 @@ struct rank_plan {
     struct step_sizes steps;
     struct weight_place *places; /* owned; by offset */
     uint32_t n_places;
-    uint64_t header_bytes;              /* bytes before the first weight */
-    uint64_t weights_bytes;             /* bytes of the packed memory, header included */
-    uint64_t kv_bytes, workspace_bytes; /* set by the executor, which knows the decoder */
+    uint64_t header_bytes;  /* bytes before the first weight */
+    uint64_t weights_bytes; /* bytes of the packed memory, header included */
+    /* set by the executor, which knows the decoder */
+    uint64_t kv_bytes, state_bytes, workspace_bytes;
     /* part of workspace_bytes for captured steps; the driver allocates them */
     uint64_t graph_bytes;
     struct op_needs needs; /* needs of the rank's stream; set by the executor */

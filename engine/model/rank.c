@@ -41,6 +41,51 @@ static int split_heads(struct layer_split *split, const struct rank *rank,
     return 0;
 }
 
+/* Mamba-2 norms whole groups. Ranks that would divide a group compute all groups. */
+static bool computes_all(const struct rank *rank, const struct model_state *s,
+                         enum arch_mixing mixing)
+{
+    bool is_mamba = mixing == ARCH_MIXING_MAMBA2 || mixing == ARCH_MIXING_ATTENTION_MAMBA2;
+    return is_mamba && s->n_key_heads % rank->tp != 0;
+}
+
+/* The heads of the keys that the rank's heads read. If these wrap around, the rank holds all. */
+static void find_keys(struct state_split *split, const struct model_state *s)
+{
+    uint32_t group = s->n_heads / s->n_key_heads;
+    uint32_t first = s->tiled ? split->head_begin % s->n_key_heads : split->head_begin / group;
+    uint32_t last_head = split->head_begin + split->n_heads - 1;
+    uint32_t last = s->tiled ? last_head % s->n_key_heads : last_head / group;
+    bool wraps = s->tiled && (split->n_heads >= s->n_key_heads || last < first);
+    split->key_begin = wraps ? 0 : first;
+    split->n_keys = wraps ? s->n_key_heads : last - first + 1;
+}
+
+static int split_state(struct state_split *split, const struct rank *rank,
+                       const struct model_shape *shape, const struct model_layer *layer,
+                       struct error *err)
+{
+    const struct model_state *s = &shape->state;
+    enum arch_mixing mixing = layer->mixer ? layer->mixer->mixing : ARCH_MIXING_NONE;
+    if (!arch_has_state(mixing))
+        return 0;
+    uint32_t n_values = s->n_heads * s->head_dim;
+    bool is_conv = mixing == ARCH_MIXING_CONV, all = computes_all(rank, s, mixing);
+    bool by_group = !is_conv && mixing != ARCH_MIXING_DELTA && !all;
+    uint32_t granule = is_conv || all ? 1 : by_group ? n_values / s->n_key_heads : s->head_dim;
+    int rc = split_dim(&split->out, n_values, granule, rank, "the state's values", err);
+    if (rc)
+        return rc;
+    split->value_begin = all ? 0 : segments_begin(&split->out);
+    split->n_values = all ? n_values : segments_len(&split->out);
+    if (is_conv)
+        return 0;
+    split->head_begin = split->value_begin / s->head_dim;
+    split->n_heads = split->n_values / s->head_dim;
+    find_keys(split, s);
+    return 0;
+}
+
 static int split_layer(struct layer_split *split, const struct rank *rank,
                        const struct model_shape *shape, const struct model_layer *layer,
                        struct error *err)
@@ -48,6 +93,8 @@ static int split_layer(struct layer_split *split, const struct rank *rank,
     bool experts =
         layer->ffn && (layer->ffn->body == ARCH_FFN_EXPERTS || layer->ffn->body == ARCH_FFN_BOTH);
     int rc = split_heads(split, rank, layer, err);
+    if (!rc)
+        rc = split_state(&split->state, rank, shape, layer, err);
     if (!rc)
         rc = split_dim(&split->ffn, layer->ffn_dim, 1, rank, "the MLP", err);
     if (!rc && experts)
@@ -68,9 +115,17 @@ static uint32_t len_of(const struct segments *seg)
     return seg->count ? segments_len(seg) : 0;
 }
 
-static void raise_most(struct rank_most *most, const struct layer_split *split,
-                       const struct model_layer *layer)
+static uint32_t state_inputs(const struct state_split *split, const struct model_state *s)
 {
+    return 2 * split->n_keys * s->key_dim + split->n_values;
+}
+
+static void raise_most(struct rank_most *most, const struct layer_split *split,
+                       const struct model_layer *layer, const struct model_state *state)
+{
+    raise_to(&most->state_inputs, state_inputs(&split->state, state));
+    raise_to(&most->state_values, split->state.n_values);
+    raise_to(&most->state_heads, split->state.n_heads);
     bool all = split->projects_all_heads;
     raise_to(&most->queries, all ? layer->n_heads * layer->k_dim : len_of(&split->queries));
     raise_to(&most->mixed, len_of(&split->mixed));
@@ -101,7 +156,7 @@ int rank_split_init(struct rank_split *split, const struct rank *rank,
     for (uint32_t i = 0; !rc && i < n_layers; i++) {
         const struct model_layer *layer = &shape->layers[rank->layer_begin + i];
         rc = split_layer(&split->layers[i], rank, shape, layer, err);
-        raise_most(&split->most, &split->layers[i], layer);
+        raise_most(&split->most, &split->layers[i], layer, &shape->state);
     }
     return rc ? rc : split_dim(&split->vocab, shape->vocab_size, 1, rank, "the vocabulary", err);
 }
@@ -110,4 +165,15 @@ void rank_split_fini(struct rank_split *split)
 {
     free(split->layers);
     split->layers = NULL;
+}
+
+uint64_t rank_state_floats(const struct rank_split *split, const struct model_shape *shape,
+                           uint32_t i_layer)
+{
+    const struct state_split *state = &split->layers[i_layer].state;
+    const struct model_state *s = &shape->state;
+    if (!state->n_values)
+        return 0;
+    return (uint64_t)(s->width - 1) * state_inputs(state, s) +
+           (uint64_t)state->n_heads * s->key_dim * s->head_dim;
 }

@@ -24,10 +24,22 @@ struct rank {
 
 /* The rank's parts of a layer's split dimensions (kernels/segments.h). If heads of two ranks share
  * a KV head, both ranks hold it. Zero where the layer has no attention, or no FFN of that kind. */
+/* The heads of a layer's state that the rank computes. Without heads (short convolution) the rank
+ * has channels alone. */
+struct state_split {
+    uint32_t head_begin, n_heads;
+    uint32_t key_begin, n_keys;     /* heads of the keys that these heads read (or groups) */
+    uint32_t value_begin, n_values; /* elements of the values */
+    /* The rank's part of the values in the output matrix: those that the rank computes, or some of
+     * them. Mamba-2 with groups that tp does not divide has all values on each rank. */
+    struct segments out;
+};
+
 struct layer_split {
     struct segments queries; /* part of n_heads · k_dim, whole heads */
     struct segments mixed;   /* the same heads' part of n_heads · v_dim */
     struct segments ffn, expert_ffn, shared_ffn;
+    struct state_split state; /* all 0 without a state */
     uint32_t head_begin, n_heads;
     uint32_t kv_begin, n_kv_heads;
     /* The rank computes Q and K of all heads, because their norm spans all heads. Afterwards
@@ -38,6 +50,8 @@ struct layer_split {
 /* The largest numbers over the rank's layers. */
 struct rank_most {
     uint32_t queries, mixed, keys, values, ffn, expert_ffn; /* elements of a row */
+    /* of recurrent layers: inputs of the convolution, values and heads */
+    uint32_t state_inputs, state_values, state_heads;
     uint32_t n_heads, n_kv_heads, head_dim;
 };
 
@@ -65,3 +79,8 @@ static inline bool rank_is_last(const struct rank *rank)
 int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err);
 void rank_split_fini(struct rank_split *split);
+
+/* Floats of a sequence's state that the rank holds for a layer, counted within the rank: the inputs
+ * of the convolution of Q, K and V, then the heads. 0 without a state. */
+uint64_t rank_state_floats(const struct rank_split *split, const struct model_shape *shape,
+                           uint32_t i_layer);
