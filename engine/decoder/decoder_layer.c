@@ -49,6 +49,41 @@ static int normed_attention(struct decoder *dec, const struct layer *at,
     return rc ? rc : decoder_attend(dec, at, rows, &in, &ffn, out, sum);
 }
 
+/* out[m, hidden] = recurrent mixer over norm(x); added to `sum`. */
+static int normed_state(struct decoder *dec, const struct layer *at, const struct tensor *x,
+                        struct tensor *out, struct tensor *sum)
+{
+    const struct decoder_soon o = decoder_soon_out(at), ffn = decoder_soon_ffn(at);
+    struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    struct decoder_recurrence in;
+    int rc = decoder_norm_prepare(dec, at, ARCH_ATTN_NORM, &h, x, at->mixer_kinds);
+    decoder_will_read(dec, &o);
+    if (!rc)
+        rc = decoder_project_state(dec, at, x->n_rows, &in);
+    return rc ? rc : decoder_run_state(dec, at, &in, &ffn, out, sum);
+}
+
+/* Both mixers read one norm. The projections come first, because attention prepares other rows. */
+static int normed_both(struct decoder *dec, const struct layer *at,
+                       const struct attention_rows *rows, const struct tensor *x,
+                       struct tensor *out, struct tensor *sum)
+{
+    const struct decoder_soon o = decoder_soon_out(at), ffn = decoder_soon_ffn(at);
+    struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    struct tensor from_state = view(dec->mem.y_ffn, x->n_rows, x->n_cols);
+    struct decoder_projections attention;
+    struct decoder_recurrence state;
+    int rc = decoder_norm_prepare(dec, at, ARCH_ATTN_NORM, &h, x, at->mixer_kinds);
+    decoder_will_read(dec, &o);
+    if (!rc)
+        rc = decoder_project_rows(dec, at, x->n_rows, &attention);
+    if (!rc)
+        rc = decoder_project_state(dec, at, x->n_rows, &state);
+    if (!rc)
+        rc = decoder_attend(dec, at, rows, &attention, &o, out, sum);
+    return rc ? rc : decoder_run_state(dec, at, &state, &ffn, &from_state, sum ? sum : out);
+}
+
 int decoder_run_mixer(struct decoder *dec, const struct layer *at,
                       const struct attention_rows *rows, const struct tensor *x, struct tensor *out,
                       struct tensor *sum)
@@ -56,6 +91,11 @@ int decoder_run_mixer(struct decoder *dec, const struct layer *at,
     switch (at->facts->mixer->mixing) {
     case ARCH_MIXING_ATTENTION:
         return normed_attention(dec, at, rows, x, out, sum);
+    case ARCH_MIXING_DELTA:
+    case ARCH_MIXING_MAMBA2:
+        return normed_state(dec, at, x, out, sum);
+    case ARCH_MIXING_ATTENTION_MAMBA2:
+        return normed_both(dec, at, rows, x, out, sum);
     default: /* decoder_check_uses() refuses such a layer */
         return STATUS_UNIMPLEMENTED;
     }

@@ -72,6 +72,13 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
     mem.v = place_array(&mem, base, rows * most->values);
     mem.gate = place_array(&mem, base, ffn);
     mem.up = place_array(&mem, base, ffn);
+    if (most->state_values) {
+        mem.state_inputs = place_array(&mem, base, rows * most->state_inputs);
+        mem.state_gate = place_array(&mem, base, rows * most->state_values);
+        mem.state_values = place_array(&mem, base, rows * most->state_values);
+        mem.state_dt = place_array(&mem, base, rows * most->state_heads);
+        mem.state_beta = place_array(&mem, base, rows * most->state_heads);
+    }
     for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++)
         mem.inv_freq[i] = place_array(
             &mem, base, decoder_rope_tables(&shape->ropes[i]) * shape->ropes[i].n_rot / 2);
@@ -119,7 +126,8 @@ uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_
         const struct model_layer *layer = layer_of(plan, shape, i);
         bool own = layer->kv_source == plan->split.layer_begin + i;
         uint32_t n_heads = own ? plan->split.layers[i].n_kv_heads : 0;
-        const uint32_t dims[DECODER_MAX_PLANES] = {layer->k_dim, layer->v_dim};
+        bool v_in_k = layer->mixer->mixing == ARCH_MIXING_LATENT;
+        const uint32_t dims[DECODER_MAX_PLANES] = {layer->k_dim, v_in_k ? 0 : layer->v_dim};
         for (uint32_t p = 0; p < DECODER_MAX_PLANES; p++) {
             out[p].offset_bytes = end;
             out[p].block_bytes = n_heads ? vectors_bytes(plan, n_heads, dims[p]) : 0;
@@ -146,7 +154,7 @@ void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *s
     unsigned char *keys = base + planes[0].offset_bytes, *values = base + planes[1].offset_bytes;
     *out_kv = (struct kv_layer){
         .k = keys,
-        .v = values,
+        .v = layer_of(plan, shape, source)->mixer->mixing == ARCH_MIXING_LATENT ? NULL : values,
         .dtype = plan->steps.kv_dtype,
         .n_blocks = plan->steps.n_blocks,
         .block_size = plan->steps.block_size,
@@ -161,6 +169,7 @@ uint32_t decoder_memory_max_k(const struct rank_plan *plan, const struct model_s
     const struct rank_most *most = &plan->split.most;
     uint32_t k = shape->hidden_dim;
     k = most->mixed > k ? most->mixed : k;
+    k = most->state_values > k ? most->state_values : k;
     return most->ffn > k ? most->ffn : k;
 }
 

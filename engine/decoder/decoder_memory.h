@@ -13,10 +13,13 @@ struct decoder_memory {
     uint64_t n_bytes;
     float *x, *h, *y_attention, *y_ffn, *partial; /* [max_rows, hidden] */
     /* wide enough for every layer of the rank: */
-    float *q, *mixed;                /* [max_rows, heads · k_dim] and [max_rows, heads · v_dim] */
-    float *k, *v;                    /* the same for the rank's KV heads */
-    float *attention_gate;           /* as `mixed`, for gates of attention; else NULL */
-    float *gate, *up;                /* [max_rows, MLP] of the rank */
+    float *q, *mixed;      /* [max_rows, heads · k_dim] and [max_rows, heads · v_dim] */
+    float *k, *v;          /* the same for the rank's KV heads */
+    float *attention_gate; /* as `mixed`, for gates of attention; else NULL */
+    float *gate, *up;      /* [max_rows, MLP] of the rank */
+    /* recurrent layers; NULL without: [max_rows, Q, K and V], twice [max_rows, V], and [max_rows,
+     * heads] */
+    float *state_inputs, *state_gate, *state_values, *state_dt, *state_beta;
     float *inv_freq[ARCH_MAX_ROPES]; /* [tables][n_rot / 2] */
     float *ones;                     /* [head_dim], for norms without weights */
     bool has_ones;

@@ -90,10 +90,12 @@ static int make_memory(struct decoder *dec, struct error *err)
     dec->memory = data;
     decoder_memory_layout(plan, dec->shape, dec->memory, &dec->mem);
     dec->kv_bytes = decoder_kv_bytes(plan, dec->shape);
-    rc = ops->alloc(dec->stream->device, dec->kv_bytes, &data, err);
-    if (rc)
-        return error_prefix(err, "KV cache");
-    dec->kv_memory = data;
+    if (dec->kv_bytes) { /* 0: no layer has attention */
+        rc = ops->alloc(dec->stream->device, dec->kv_bytes, &data, err);
+        if (rc)
+            return error_prefix(err, "KV cache");
+        dec->kv_memory = data;
+    }
     for (uint32_t i = 0; i < dec->split.n_layers; i++)
         decoder_memory_kv(plan, dec->shape, dec->kv_memory, i, &dec->layers[i].kv);
     rc = decoder_state_open(dec, err);

@@ -150,6 +150,22 @@ int decoder_attend(struct decoder *dec, const struct layer *at, const struct att
                    struct decoder_projections *in, const struct decoder_soon *then,
                    struct tensor *out, struct tensor *sum);
 
+/* decoder_recurrent.c: mixers with a state. */
+
+/* The projections of a step's rows. q, k and v are columns of `inputs`; `beta` is the delta net's
+ * alone. */
+struct decoder_recurrence {
+    struct tensor inputs, q, k, v, gate, dt, beta;
+};
+
+/* Computes them from the layer's normed and prepared input. */
+int decoder_project_state(struct decoder *dec, const struct layer *at, uint32_t m,
+                          struct decoder_recurrence *out);
+/* out[m, hidden] = the mixer over the projections, which are scratch; added to `sum`. `then`: the
+ * weights that are read after those of the mixer. */
+int decoder_run_state(struct decoder *dec, const struct layer *at, struct decoder_recurrence *in,
+                      const struct decoder_soon *then, struct tensor *out, struct tensor *sum);
+
 /* decoder_layer.c: queues a layer. `next`: the layer that is read afterwards, NULL for the last. */
 int decoder_run_layer(struct decoder *dec, const struct layer *at, const struct layer *next,
                       const struct attention_rows *rows, struct tensor *x);

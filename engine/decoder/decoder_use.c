@@ -117,12 +117,34 @@ static int check_experts(const struct decoder *dec, const struct layer *at, stru
     return rc ? rc : refuse_slot(dec, at, ARCH_EXPERT_GATE_BIAS, !gated, err);
 }
 
+static int check_state(const struct decoder *dec, const struct layer *at, struct error *err)
+{
+    static const enum arch_slot both[] = {ARCH_STATE_Q,      ARCH_STATE_K,      ARCH_STATE_V,
+                                          ARCH_STATE_GATE,   ARCH_STATE_DT,     ARCH_STATE_CONV_Q,
+                                          ARCH_STATE_CONV_K, ARCH_STATE_CONV_V, ARCH_STATE_DT_BIAS,
+                                          ARCH_STATE_A,      ARCH_STATE_OUT};
+    const struct op_table *ops = dec->stream->ops;
+    bool is_delta = at->facts->mixer->mixing == ARCH_MIXING_DELTA;
+    if (!ops->conv || (is_delta ? !ops->delta_net : !ops->ssm))
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "kernels %s: recurrent layers are not supported; use another device",
+                         ops->name);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < ARCH_N_OF(both); i++)
+        rc = check_slot(dec, at, both[i], true, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_STATE_BETA, is_delta, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_STATE_NORM, is_delta, err);
+    return rc ? rc : check_slot(dec, at, ARCH_STATE_D, !is_delta, err);
+}
+
 /* Kinds of layers that this decoder cannot run. */
 static int check_kinds(const struct decoder *dec, const struct layer *at, struct error *err)
 {
     const struct arch_mixer *mixer = at->facts->mixer;
     const struct arch_ffn *ffn = at->facts->ffn;
-    bool runs = mixer->mixing == ARCH_MIXING_ATTENTION || mixer->mixing == ARCH_MIXING_NONE;
+    bool runs = mixer->mixing != ARCH_MIXING_CONV && mixer->mixing != ARCH_MIXING_LATENT;
     if (runs && ffn->body != ARCH_FFN_BOTH)
         return 0;
     return error_set(err, STATUS_UNIMPLEMENTED,
@@ -139,6 +161,8 @@ int decoder_check_uses(const struct decoder *dec, struct error *err)
         rc = check_kinds(dec, at, err);
         if (!rc && arch_has_attention(at->facts->mixer->mixing))
             rc = check_attention(dec, at, err);
+        if (!rc && arch_has_state(at->facts->mixer->mixing))
+            rc = check_state(dec, at, err);
         if (!rc && at->facts->ffn->body == ARCH_FFN_DENSE)
             rc = check_ffn(dec, at, err);
         if (!rc && at->facts->ffn->body == ARCH_FFN_EXPERTS)

@@ -175,6 +175,7 @@ static struct op_needs needs_of(const struct executor *ex, const struct rank_pla
     uint32_t hidden = ex->model.shape.hidden_dim, heads = largest->queries, ffn = largest->ffn;
     uint32_t most = heads > ffn ? heads : ffn;
     most = hidden > most ? hidden : most;
+    most = largest->state_values > most ? largest->state_values : most;
     struct op_needs needs = {
         .max_row_n = hidden,
         .max_rows = plan->steps.max_rows,
