@@ -41,14 +41,6 @@ static int split_heads(struct layer_split *split, const struct rank *rank,
     return 0;
 }
 
-/* Mamba-2 norms whole groups. Ranks that would divide a group compute all groups. */
-static bool computes_all(const struct rank *rank, const struct model_state *s,
-                         enum arch_mixing mixing)
-{
-    bool is_mamba = mixing == ARCH_MIXING_MAMBA2 || mixing == ARCH_MIXING_ATTENTION_MAMBA2;
-    return is_mamba && s->n_key_heads % rank->tp != 0;
-}
-
 /* The heads of the keys that the rank's heads read. If these wrap around, the rank holds all. */
 static void find_keys(struct state_split *split, const struct model_state *s)
 {
@@ -61,6 +53,16 @@ static void find_keys(struct state_split *split, const struct model_state *s)
     split->n_keys = wraps ? s->n_key_heads : last - first + 1;
 }
 
+/* Values that a rank computes together: a head, or a group, which Mamba-2 norms as a whole. */
+static uint32_t unit_of(const struct model_state *s, enum arch_mixing mixing)
+{
+    if (mixing == ARCH_MIXING_CONV)
+        return 1;
+    return mixing == ARCH_MIXING_DELTA ? s->head_dim : s->n_heads / s->n_key_heads * s->head_dim;
+}
+
+/* Segments do not depend on tp, so ranks may divide a unit. Each of them computes the whole unit,
+ * and takes its own values afterwards. */
 static int split_state(struct state_split *split, const struct rank *rank,
                        const struct model_shape *shape, const struct model_layer *layer,
                        struct error *err)
@@ -69,16 +71,13 @@ static int split_state(struct state_split *split, const struct rank *rank,
     enum arch_mixing mixing = layer->mixer ? layer->mixer->mixing : ARCH_MIXING_NONE;
     if (!arch_has_state(mixing))
         return 0;
-    uint32_t n_values = s->n_heads * s->head_dim;
-    bool is_conv = mixing == ARCH_MIXING_CONV, all = computes_all(rank, s, mixing);
-    bool by_group = !is_conv && mixing != ARCH_MIXING_DELTA && !all;
-    uint32_t granule = is_conv || all ? 1 : by_group ? n_values / s->n_key_heads : s->head_dim;
-    int rc = split_dim(&split->out, n_values, granule, rank, "the state's values", err);
+    uint32_t n_values = s->n_heads * s->head_dim, unit = unit_of(s, mixing);
+    int rc = split_dim(&split->out, n_values, 1, rank, "the state's values", err);
     if (rc)
         return rc;
-    split->value_begin = all ? 0 : segments_begin(&split->out);
-    split->n_values = all ? n_values : segments_len(&split->out);
-    if (is_conv)
+    split->value_begin = segments_begin(&split->out) / unit * unit;
+    split->n_values = (segments_end(&split->out) + unit - 1) / unit * unit - split->value_begin;
+    if (mixing == ARCH_MIXING_CONV)
         return 0;
     split->head_begin = split->value_begin / s->head_dim;
     split->n_heads = split->n_values / s->head_dim;

@@ -30,8 +30,8 @@ struct state_split {
     uint32_t head_begin, n_heads;
     uint32_t key_begin, n_keys;     /* heads of the keys that these heads read (or groups) */
     uint32_t value_begin, n_values; /* elements of the values */
-    /* The rank's part of the values in the output matrix: those that the rank computes, or some of
-     * them. Mamba-2 with groups that tp does not divide has all values on each rank. */
+    /* The rank's part of the values in the output matrix: those that the rank computes, without
+     * those of a shared head or group that another rank takes. */
     struct segments out;
 };
 

@@ -100,27 +100,32 @@ static void test_ranks_hold_the_keys_that_their_heads_read(void **state)
     }
 }
 
-/* A rank norms whole groups of Mamba-2. Where ranks would divide a group, each rank computes all
- * groups, and takes its part of the values afterwards. */
-static void test_ranks_hold_whole_groups_or_all(void **state)
+/* A rank norms whole groups of Mamba-2. Where ranks divide a group, each of them computes the whole
+ * group, and takes its part of the values afterwards. */
+static void test_ranks_compute_whole_groups(void **state)
 {
+    static const struct {
+        uint32_t tp, index, head_begin, heads, key_begin, keys, out_begin, out;
+    } rows[] = {
+        {2, 1, 4, 4, 1, 1, 128, 128},
+        {4, 1, 0, 4, 0, 1, 64, 64},
+        {4, 2, 4, 4, 1, 1, 128, 64},
+    };
+    const struct model_shape shape =
+        shape_of(&mamba, 2, (struct model_state){2, 8, 16, 32, 4, false});
     (void)state;
-    struct model_shape shape = shape_of(&mamba, 2, (struct model_state){2, 8, 16, 32, 4, false});
-    struct rank_plan plan = plan_of(&shape, 1, 2);
-    const struct state_split *split = &plan.split.layers[0].state;
-    assert_int_equal(split->head_begin, 4);
-    assert_int_equal(split->n_heads, 4);
-    assert_int_equal(split->key_begin, 1);
-    assert_int_equal(split->n_keys, 1);
-    rank_split_fini(&plan.split);
-    plan = plan_of(&shape, 1, 4);
-    split = &plan.split.layers[0].state;
-    assert_int_equal(split->n_heads, 8);
-    assert_int_equal(split->n_keys, 2);
-    assert_int_equal(split->n_values, 8 * 32);
-    assert_int_equal(segments_begin(&split->out), 64);
-    assert_int_equal(segments_len(&split->out), 64);
-    rank_split_fini(&plan.split);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct rank_plan plan = plan_of(&shape, rows[i].index, rows[i].tp);
+        const struct state_split *split = &plan.split.layers[0].state;
+        assert_int_equal(split->head_begin, rows[i].head_begin);
+        assert_int_equal(split->n_heads, rows[i].heads);
+        assert_int_equal(split->key_begin, rows[i].key_begin);
+        assert_int_equal(split->n_keys, rows[i].keys);
+        assert_int_equal(split->n_values, rows[i].heads * 32);
+        assert_int_equal(segments_begin(&split->out), rows[i].out_begin);
+        assert_int_equal(segments_len(&split->out), rows[i].out);
+        rank_split_fini(&plan.split);
+    }
 }
 
 /* A short convolution has channels alone. */
@@ -163,7 +168,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_slot_of_qwen3_next_has_75_mib),
         cmocka_unit_test(test_ranks_hold_the_keys_that_their_heads_read),
-        cmocka_unit_test(test_ranks_hold_whole_groups_or_all),
+        cmocka_unit_test(test_ranks_compute_whole_groups),
         cmocka_unit_test(test_ranks_divide_the_channels_of_a_convolution),
         cmocka_unit_test(test_the_parts_of_a_slot_follow_one_another),
     };

@@ -31,11 +31,17 @@ struct executor_config model_run_config(const char *kernels)
 void model_run_open_ckpt(struct model_run *run, struct checkpoint *ckpt,
                          const struct executor_config *cfg)
 {
+    model_run_open_arch(run, ckpt, NULL, cfg);
+}
+
+void model_run_open_arch(struct model_run *run, struct checkpoint *ckpt, const struct arch *arch,
+                         const struct executor_config *cfg)
+{
     struct error err = {0};
     memset(run, 0, sizeof(*run));
     run->cfg = *cfg;
     run->ckpt = ckpt;
-    if (executor_open(ckpt, cfg, NULL, NULL, NULL, &run->ex, &err) != 0)
+    if (executor_open_arch(ckpt, arch, cfg, NULL, NULL, NULL, &run->ex, &err) != 0)
         fail_msg("%s: %s", checkpoint_name(ckpt), err.message);
     run->stride =
         (executor_actual(run->ex)->context_tokens + cfg->kv_block_size - 1) / cfg->kv_block_size;

@@ -39,6 +39,10 @@ void model_run_open(struct model_run *run, const char *path, const struct execut
 /* Takes ownership of ckpt. */
 void model_run_open_ckpt(struct model_run *run, struct checkpoint *ckpt,
                          const struct executor_config *cfg);
+/* The same with this architecture in place of the file's; borrowed until close. NULL: the file's.
+ */
+void model_run_open_arch(struct model_run *run, struct checkpoint *ckpt, const struct arch *arch,
+                         const struct executor_config *cfg);
 void model_run_close(struct model_run *run);
 
 /* Adds a sequence and returns its number. */
