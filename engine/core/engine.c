@@ -119,6 +119,24 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
     return 0;
 }
 
+/* A running sequence has a state slot of its own. A prefix without its state is of no use, and a
+ * rejected draft could not be undone. */
+static int bound_by_states(struct engine *e, struct error *err)
+{
+    uint32_t n_slots = e->memory.n_state_slots;
+    if (!n_slots)
+        return 0;
+    if (e->cfg.draft_path)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "drafts for a model with recurrent layers are not supported; load the "
+                         "model without a draft model");
+    if (n_slots < e->cfg.max_concurrent)
+        e->cfg.max_concurrent = n_slots;
+    e->cfg.prefix_cache = false;
+    e->cfg.draft_tokens = 0;
+    return 0;
+}
+
 static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
 {
     struct executor_config *cfg = &e->cfg.executor;
@@ -143,6 +161,8 @@ static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *e
                            &e->executor, err);
     if (!rc)
         e->memory = *executor_actual(e->executor);
+    if (!rc)
+        rc = bound_by_states(e, err);
     if (!rc && e->cfg.draft_path)
         rc = open_draft_model(e, checkpoint_name(ckpt), err);
     return rc;
@@ -173,6 +193,7 @@ static void set_limits(struct engine *e)
         .max_concurrent = e->cfg.max_concurrent,
         .draft_tokens = e->cfg.draft_tokens,
         .has_draft_model = e->draft_model != NULL,
+        .has_states = plan->n_state_slots > 0,
         .max_input_tokens = e->cfg.max_input_tokens,
         .max_total_tokens = e->cfg.max_total_tokens,
     };
@@ -213,7 +234,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         .max_seqs = limits.max_seqs,
         .max_blocks_per_seq = limits.max_blocks_per_seq,
         .n_score_rows = ENGINE_SCORE_ROWS,
-        .n_draft_rows = ENGINE_DRAFT_ROWS,
+        .n_draft_rows = plan->n_state_slots ? 0 : ENGINE_DRAFT_ROWS,
         .n_blocks = plan->n_blocks,
         .block_size = bs,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,

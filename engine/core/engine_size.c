@@ -53,6 +53,29 @@ static uint64_t tokens_wanted(const struct executor_config *cfg, const struct ex
     return wanted < most ? wanted : most;
 }
 
+/* Chooses the slots of states where the config has no number: one for each sequence. The slots take
+ * at most half of the memory that is free once the weights are loaded. The plan gets their bytes.
+ */
+static int choose_state_slots(struct executor_config *cfg, struct executor_plan *plan,
+                              uint64_t free_bytes, struct error *err)
+{
+    uint64_t taken = plan->weights_bytes + plan->workspace_bytes;
+    uint64_t room = free_bytes > taken ? (free_bytes - taken) / 2 : 0;
+    if (!plan->n_state_slots || cfg->state_slots)
+        return 0;
+    uint64_t fits = room / plan->state_slot_bytes;
+    if (!fits)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "no memory for the state of a sequence: it takes %" PRIu64
+                         " bytes, and %" PRIu64 " are left beside the weights; use a smaller model "
+                         "or free memory",
+                         plan->state_slot_bytes, room);
+    cfg->state_slots = fits < cfg->max_seqs ? (uint32_t)fits : cfg->max_seqs;
+    plan->n_state_slots = cfg->state_slots;
+    plan->state_bytes = plan->state_slot_bytes * cfg->state_slots;
+    return 0;
+}
+
 /* Chooses kv_tokens where the config has none: full contexts for all sequences. At most half of the
  * memory that is free once the weights are loaded. */
 static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engine_cfg,
@@ -66,6 +89,9 @@ static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engin
     if (rc)
         return rc;
     rc = backend_cpu_memory(&memory, err);
+    if (rc)
+        return rc;
+    rc = choose_state_slots(cfg, &plan, memory.free_bytes, err);
     if (rc)
         return rc;
     uint64_t per_token = plan.kv_bytes / plan.kv_tokens;

@@ -16,7 +16,7 @@ enum {
     MOST_OPS_OF_A_LAYER = 18, /* quantized layers have up to 13; scales add up to 4 */
     OPS_OF_A_NORM = 2,        /* a head norm or post norm, and an add */
     OPS_OF_EXPERTS = 24,      /* beyond those of an MLP */
-    OPS_OF_A_STATE = 12,      /* of a recurrent mixer, beyond those of attention */
+    OPS_OF_A_STATE = 12,      /* a recurrent mixer, beyond those of attention */
     MOST_OPS_BESIDE = 8,      /* in embedding and head */
     /* rows per sequence in the memory plan, for drafts; larger buckets share that memory */
     MOST_ROWS_OF_A_SEQUENCE = 4,

@@ -1,6 +1,5 @@
-/* decoder_private.h: the decoder's state, shared by the files of this room: decoder.c (steps),
- * decoder_layer.c (layers), a file per kind of mixer and FFN, decoder_open.c and decoder_use.c
- * (creation), decoder_inputs.c (step inputs) and decoder_graphs.c (captured steps). */
+/* decoder_private.h: the decoder's state, shared by the files of this room alone. A section below
+ * names its file. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +17,7 @@ struct layer {
     const struct weight *linear[N_ARCH_SLOTS];
     const float *vector[N_ARCH_SLOTS];
     struct kv_layer kv;                         /* of facts->kv_source */
-    struct state_view states[N_DECODER_STATES]; /* of a recurrent layer */
+    struct state_view states[N_DECODER_STATES]; /* recurrent layers only */
     struct attention_params attention;
     const struct rope_params *rope;
     /* Activation formats that the linears read which take the mixer's input, and the FFN's. */

@@ -95,6 +95,11 @@ static int open_executor(struct draft_model *dm, struct checkpoint *ckpt,
     rc = executor_open(ckpt, &cfg, NULL, NULL, NULL, &dm->executor, err);
     if (rc)
         return rc;
+    if (executor_actual(dm->executor)->n_state_slots)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "%s has recurrent layers, which a draft model cannot have; use another "
+                         "draft model",
+                         dm->name);
     dm->vocab_size = executor_model_info(dm->executor)->vocab_size;
     dm->is_narrow = dm->vocab_size < n_target;
     dm->context_tokens = context;

@@ -84,7 +84,7 @@ enum job_kind {
 struct step_job {
     struct executor *ex;
     enum job_kind kind;
-    const struct step_batch *batch; /* of a step */
+    const struct step_batch *batch; /* JOB_STEP only */
     uint32_t first_logits, n_logits;
     uint32_t from, to;   /* blocks, or state slots */
     unsigned char *host; /* states of all ranks, one after the other */

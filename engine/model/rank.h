@@ -30,8 +30,8 @@ struct state_split {
     uint32_t head_begin, n_heads;
     uint32_t key_begin, n_keys;     /* heads of the keys that these heads read (or groups) */
     uint32_t value_begin, n_values; /* elements of the values */
-    /* The rank's part of the values in the output matrix: those that the rank computes, without
-     * those of a shared head or group that another rank takes. */
+    /* The rank's part of the values in the output matrix. The rank may compute more values, of a
+     * head or group that it shares with another rank. */
     struct segments out;
 };
 
@@ -50,7 +50,7 @@ struct layer_split {
 /* The largest numbers over the rank's layers. */
 struct rank_most {
     uint32_t queries, mixed, keys, values, ffn, expert_ffn; /* elements of a row */
-    /* of recurrent layers: inputs of the convolution, values and heads */
+    /* recurrent layers: inputs of the convolution, values and heads */
     uint32_t state_inputs, state_values, state_heads;
     uint32_t n_heads, n_kv_heads, head_dim;
 };
@@ -80,7 +80,7 @@ int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err);
 void rank_split_fini(struct rank_split *split);
 
-/* Floats of a sequence's state that the rank holds for a layer, counted within the rank: the inputs
- * of the convolution of Q, K and V, then the heads. 0 without a state. */
+/* Floats of a sequence's state that the rank holds for a layer; 0 without a state. First the inputs
+ * of the convolution of Q, K and V, then the heads. Layers are counted within the rank. */
 uint64_t rank_state_floats(const struct rank_split *split, const struct model_shape *shape,
                            uint32_t i_layer);

@@ -74,7 +74,7 @@ struct model_state {
 struct model_latent {
     uint32_t q_rank; /* 0: queries of full rank */
     uint32_t kv_rank, n_rot, nope_dim, v_dim;
-    float eps; /* of the norms of low-rank vectors */
+    float eps; /* for norms of low-rank vectors */
 };
 
 struct model_shape {

@@ -54,6 +54,6 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
 void step_batch_destroy(struct step_batch *batch);
 /* Sets the counts to 0; arrays keep their addresses. */
 void step_batch_clear(struct step_batch *batch);
-/* Lets the rows of sequence s compute in place in a slot: the first row reads the slot, or nothing
- * if the sequence is new, and the last row writes the slot. seq_start[s + 1] is set. */
+/* Lets the rows of sequence s compute in place in a slot. The first row reads the slot, or nothing
+ * if the sequence is new. The last row writes the slot. seq_start[s + 1] is set. */
 void step_batch_use_slot(struct step_batch *batch, uint32_t s, uint32_t slot, bool is_new);

@@ -3,6 +3,8 @@ converter writes it. The facts are those of docs and of public converters; numbe
 
 Windows are 16 positions and original contexts 32, so that both prompt and decode cross them."""
 
+import importlib
+import pathlib
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -434,3 +436,7 @@ FAMILIES = {
                tie_word_embeddings=True, rope_parameters=rope(partial_rotary_factor=0.25)),
         A.STABLELM, stablelm_keys),
 }
+
+# A group of families with mixers of its own has a module of its own in family_groups/, with a table FAMILIES.
+for module in sorted((pathlib.Path(__file__).parent / "family_groups").glob("*.py")):
+    FAMILIES |= importlib.import_module(f"family_groups.{module.stem}").FAMILIES

@@ -57,7 +57,7 @@ enum arch_param_id {
     ARCH_PARAM_LATENT_ROT,        /* elements of a head with rope, */
     ARCH_PARAM_LATENT_NOPE,       /* and without */
     ARCH_PARAM_LATENT_VALUE,      /* elements of a head's output */
-    ARCH_PARAM_LATENT_EPS,        /* of the norms of low-rank queries, keys and values */
+    ARCH_PARAM_LATENT_EPS,        /* for norms of low-rank queries, keys and values */
     ARCH_PARAM_SCALE_ATTN_IN,     /* Falcon-H1 multiplies the attention's input, */
     ARCH_PARAM_SCALE_ATTN_OUT,    /* its output, */
     ARCH_PARAM_SCALE_KEY,         /* its keys, */

@@ -1,7 +1,7 @@
-/* Tests of layers with a state, on a made-up architecture: a gated delta net or Mamba-2 in every
- * first of two layers, attention in the others. The bits of a row do not depend on the pieces of
- * the prompt, the rows beside it, the threads and the ranks. A state can be copied, saved and
- * loaded. Golden files of real families check the arithmetic against transformers. */
+/* Tests of layers with a state, on a made-up architecture. Every first of two layers has a gated
+ * delta net or Mamba-2, the others have attention. The bits of a row depend neither on the pieces
+ * of the prompt, nor on other rows, nor on ranks. A state can be copied, saved and loaded. Golden
+ * files of real families check the arithmetic against transformers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
