@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/decoder/decoder_private.h"
 #include "engine/format/checkpoint.h"
 #include "engine/forward/bench_run.h"
-#include "engine/decoder/decoder_private.h"
 #include "engine/forward/executor_private.h"
 #include "engine/model/step.h"
 #include "tests/gpu/bench/bench_gpu.h"
