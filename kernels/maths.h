@@ -21,7 +21,9 @@ enum activation {
     ACTIVATION_RELU2,     /* max(x, 0)² */
     ACTIVATION_GATED_OAI, /* gpt-oss: min(g, 7)·σ(1.702·min(g, 7))·(clamp(u, ±7) + 1); needs u */
     N_ACTIVATIONS,
-    ACTIVATION_SIGMOID = N_ACTIVATIONS, /* of op_act_mul alone: no model's FFN has it */
+    /* op_act_mul() alone has these: no model's FFN does. */
+    ACTIVATION_SIGMOID = N_ACTIVATIONS,
+    ACTIVATION_IDENTITY,
 };
 
 #define ACTIVATION_OAI_LIMIT 7.0f
@@ -94,6 +96,8 @@ MATHS_FN float maths_activate(float x, enum activation kind)
     switch (kind) {
     case ACTIVATION_SIGMOID:
         return maths_sigmoid(x);
+    case ACTIVATION_IDENTITY:
+        return x;
     case ACTIVATION_SILU:
         return x / (1.0f + maths_exp(0.0f - x));
     case ACTIVATION_GELU_TANH: /* x·σ(2·√(2/π)·(x + 0.044715·x³)) */

@@ -92,7 +92,7 @@ int op_act_mul(struct stream *s, struct tensor *y, const struct tensor *gate,
                const struct tensor *up, enum activation kind)
 {
     if (!same_shape(y, gate) || (up != NULL && !same_shape(y, up)) ||
-        (unsigned)kind > ACTIVATION_SIGMOID || (up == NULL && kind == ACTIVATION_GATED_OAI))
+        (unsigned)kind > ACTIVATION_IDENTITY || (up == NULL && kind == ACTIVATION_GATED_OAI))
         return STATUS_INTERNAL;
     return y->n_rows == 0 ? 0 : s->ops->act_mul(s, y, gate, up, kind);
 }

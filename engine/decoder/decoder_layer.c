@@ -93,6 +93,7 @@ int decoder_run_mixer(struct decoder *dec, const struct layer *at,
         return normed_attention(dec, at, rows, x, out, sum);
     case ARCH_MIXING_DELTA:
     case ARCH_MIXING_MAMBA2:
+    case ARCH_MIXING_CONV:
         return normed_state(dec, at, x, out, sum);
     case ARCH_MIXING_ATTENTION_MAMBA2:
         return normed_both(dec, at, rows, x, out, sum);

@@ -151,8 +151,8 @@ int decoder_attend(struct decoder *dec, const struct layer *at, const struct att
 
 /* decoder_recurrent.c: mixers with a state. */
 
-/* The projections of a step's rows. q, k and v are columns of `inputs`; `beta` is the delta net's
- * alone. */
+/* The projections of a step's rows. q, k and v are columns of `inputs`. Mamba-2 has no beta. A
+ * short convolution has v and gate, and the gate of its input in `beta`. */
 struct decoder_recurrence {
     struct tensor inputs, q, k, v, gate, dt, beta;
 };

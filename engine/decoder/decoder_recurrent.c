@@ -1,6 +1,6 @@
-/* Mixers with a state: gated delta net and Mamba-2. Both project their input to Q, K and V (C, B
- * and x), convolve these along the sequence, and update the state row by row. The convolved columns
- * lie in one row, in the order that the op reads. */
+/* Mixers with a state. The gated delta net and Mamba-2 project their input to Q, K and V (C, B and
+ * x), convolve these along the sequence, and update the state row by row. The convolved columns lie
+ * in one row, in the order that the op reads. A short convolution has V alone, and two gates. */
 #include <math.h>
 
 #include "engine/decoder/decoder_private.h"
@@ -28,9 +28,25 @@ static struct state_rows rows_of(const struct decoder *dec, uint32_t n_rows)
     return (struct state_rows){dec->mem.state_reads, dec->mem.state_writes, n_rows};
 }
 
+/* The input and both gates of a short convolution. `beta` has the gate of its input. */
+static int project_conv(struct decoder *dec, const struct layer *at, uint32_t m,
+                        struct decoder_recurrence *out)
+{
+    uint32_t n = at->split->state.n_values;
+    out->v = view(dec->mem.state_inputs, m, n);
+    out->gate = view(dec->mem.state_gate, m, n);
+    out->beta = view(dec->mem.state_values, m, n);
+    const struct linear_part parts[] = {decoder_part(at, ARCH_STATE_V, &out->v),
+                                        decoder_part(at, ARCH_CONV_GATE_IN, &out->beta),
+                                        decoder_part(at, ARCH_CONV_GATE_OUT, &out->gate)};
+    return op_linear_parts(dec->stream, dec->act, parts, 3);
+}
+
 int decoder_project_state(struct decoder *dec, const struct layer *at, uint32_t m,
                           struct decoder_recurrence *out)
 {
+    if (at->facts->mixer->mixing == ARCH_MIXING_CONV)
+        return project_conv(dec, at, m, out);
     const struct state_split *split = &at->split->state;
     bool is_delta = at->facts->mixer->mixing == ARCH_MIXING_DELTA;
     uint32_t n_keys = split->n_keys * dec->shape->state.key_dim, n_values = split->n_values;
@@ -131,20 +147,44 @@ static int run_mamba(struct decoder *dec, const struct layer *at, struct decoder
     return rc || norm_first ? rc : norm_groups(dec, at, &in->gate);
 }
 
+/* in->gate = out · conv(in · x). */
+static int run_conv(struct decoder *dec, const struct layer *at, struct decoder_recurrence *in)
+{
+    const struct state_rows rows = rows_of(dec, in->v.n_rows);
+    const struct conv_params p = {
+        .n_cols = in->v.n_cols,
+        .width = dec->shape->state.width,
+        .w = at->vector[ARCH_STATE_CONV_V],
+        .bias = at->vector[ARCH_STATE_CONV_V_BIAS],
+    };
+    int rc = op_act_mul(dec->stream, &in->v, &in->v, &in->beta, ACTIVATION_IDENTITY);
+    if (!rc)
+        rc = op_conv(dec->stream, &in->v, &in->v, &at->states[DECODER_STATE_V], &rows, &p);
+    return rc ? rc : op_act_mul(dec->stream, &in->gate, &in->gate, &in->v, ACTIVATION_IDENTITY);
+}
+
+static int run_heads(struct decoder *dec, const struct layer *at, struct decoder_recurrence *in,
+                     struct tensor *y)
+{
+    int rc = convolve(dec, at, ARCH_STATE_CONV_Q, &at->states[DECODER_STATE_Q], &in->q);
+    if (!rc)
+        rc = convolve(dec, at, ARCH_STATE_CONV_K, &at->states[DECODER_STATE_K], &in->k);
+    if (!rc)
+        rc = convolve(dec, at, ARCH_STATE_CONV_V, &at->states[DECODER_STATE_V], &in->v);
+    if (rc)
+        return rc;
+    return at->facts->mixer->mixing == ARCH_MIXING_DELTA ? run_delta(dec, at, in, y)
+                                                         : run_mamba(dec, at, in, y);
+}
+
 int decoder_run_state(struct decoder *dec, const struct layer *at, struct decoder_recurrence *in,
                       const struct decoder_soon *then, struct tensor *out, struct tensor *sum)
 {
     const struct state_split *split = &at->split->state;
     struct tensor y = view(dec->mem.state_values, out->n_rows, split->n_values);
     struct linear_part o = decoder_part(at, ARCH_STATE_OUT, out);
-    int rc = convolve(dec, at, ARCH_STATE_CONV_Q, &at->states[DECODER_STATE_Q], &in->q);
-    if (!rc)
-        rc = convolve(dec, at, ARCH_STATE_CONV_K, &at->states[DECODER_STATE_K], &in->k);
-    if (!rc)
-        rc = convolve(dec, at, ARCH_STATE_CONV_V, &at->states[DECODER_STATE_V], &in->v);
-    if (!rc)
-        rc = at->facts->mixer->mixing == ARCH_MIXING_DELTA ? run_delta(dec, at, in, &y)
-                                                           : run_mamba(dec, at, in, &y);
+    int rc = at->facts->mixer->mixing == ARCH_MIXING_CONV ? run_conv(dec, at, in)
+                                                          : run_heads(dec, at, in, &y);
     decoder_will_read(dec, then);
     struct tensor own = columns(&in->gate, segments_begin(&split->out) - split->value_begin,
                                 segments_len(&split->out));

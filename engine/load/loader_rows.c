@@ -1,5 +1,6 @@
 #include "engine/load/loader_rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -243,12 +244,13 @@ static void gather(const struct weight_place *place, const unsigned char *all, u
     for (uint32_t b = 0; b < place->blocks; b++) {
         for (uint32_t i = 0; i < n; i++) {
             const unsigned char *at = all + (b * n_file + place_of(place, place->first + i)) * size;
-            if (!place->plus_one) {
+            if (!place->plus_one && !place->minus_exp) {
                 memcpy(dst, at, size);
                 dst += size;
                 continue;
             }
-            float value = element(place->tensor->dtype, at) + 1;
+            float value = element(place->tensor->dtype, at);
+            value = place->plus_one ? value + 1 : (float)-exp((double)value);
             memcpy(dst, &value, sizeof(value));
             dst += sizeof(value);
         }

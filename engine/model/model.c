@@ -132,6 +132,29 @@ static uint32_t expected_dims(const struct model *model, const struct arch_tenso
     return n_dims;
 }
 
+/* True for the vectors of a state. A file may have them in any shape: a row of taps per channel,
+ * a column of heads, a row per group. */
+static bool is_flat(enum arch_slot slot)
+{
+    return slot >= ARCH_STATE_CONV_Q && slot <= ARCH_STATE_NORM;
+}
+
+/* Checks the elements of such a vector; those of a convolution lie in rows of its width. */
+static int check_flat(const struct model *model, const struct arch_tensor *row, uint32_t layer,
+                      const struct checkpoint_tensor *tensor, struct error *err)
+{
+    enum arch_dim dim = arch_slot_facts(row->slot)->cols;
+    bool taps = dim == ARCH_DIM_STATE_KEY_TAPS || dim == ARCH_DIM_STATE_VALUE_TAPS;
+    uint32_t begin, n = model_tensor_rows(model, row, layer, &begin);
+    uint32_t width = model->shape.state.width;
+    if (tensor->n_elems == n && (!taps || tensor->dims[0] == width))
+        return 0;
+    return checkpoint_bad_tensor(
+        model->ckpt, tensor, err,
+        "shape is [%" PRIu64 ", %" PRIu64 "], the metadata say %" PRIu32 " elements%s",
+        tensor->dims[0], tensor->n_rows, n, taps ? ", and rows of the convolution's width" : "");
+}
+
 static int check_tensor(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                         const struct checkpoint_tensor *tensor, struct error *err)
 {
@@ -140,13 +163,18 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
     bool all_experts = facts->by_expert && (vector || tensor->n_dims > 2);
     uint64_t dims[3];
     uint32_t n_dims = expected_dims(model, row, layer, all_experts, dims);
-    if (tensor->dims[0] != dims[0] || tensor->dims[1] != dims[1] || tensor->dims[2] != dims[2] ||
-        tensor->n_rows != dims[1] * dims[2])
+    if (is_flat(row->slot)) {
+        int rc = check_flat(model, row, layer, tensor, err);
+        if (rc)
+            return rc;
+    } else if (tensor->dims[0] != dims[0] || tensor->dims[1] != dims[1] ||
+               tensor->dims[2] != dims[2] || tensor->n_rows != dims[1] * dims[2]) {
         return checkpoint_bad_tensor(
             model->ckpt, tensor, err,
             "shape is [%" PRIu64 ", %" PRIu64 "] in %u dimensions, the metadata say [%" PRIu64
             ", %" PRIu64 "] in %u",
             tensor->dims[0], tensor->n_rows, tensor->n_dims, dims[0], dims[1] * dims[2], n_dims);
+    }
     if (checkpoint_check_type(model->ckpt, tensor, err) != 0)
         return err->status;
     if ((vector || arch_is_transposed(row->transform)) && !plain_type(tensor->dtype))

@@ -217,9 +217,10 @@ static void describe_source(const struct model *model, const struct arch_tensor 
     place->map = model_row_map(model, row, i_layer);
     place->is_transposed = arch_is_transposed(row->transform);
     place->plus_one = row->transform == ARCH_TRANSFORM_PLUS_ONE;
+    place->minus_exp = row->transform == ARCH_TRANSFORM_MINUS_EXP;
     place->blocks = vector && facts->by_expert ? model->shape.experts.n : 1;
     place->block = model_has_experts(row->slot) && place->tensor->n_dims > 2 ? place->expert : 0;
-    place->desc.source = place->plus_one ? DTYPE_F32 : place->tensor->dtype;
+    place->desc.source = place->plus_one || place->minus_exp ? DTYPE_F32 : place->tensor->dtype;
 }
 
 /* True if the rank holds a projection of all heads (struct layer_split). */

@@ -32,7 +32,7 @@ struct weight_place {
     uint32_t first;  /* the first of the slot's rows that this rank holds */
     uint32_t block;  /* which of the tensor's matrices; 0 without experts */
     uint32_t blocks; /* vectors: number of parts, each with `first` */
-    bool is_transposed, plus_one;
+    bool is_transposed, plus_one, minus_exp;
     uint32_t row_bytes; /* a row as weight_pack_rows() reads it */
     uint64_t offset_bytes, n_bytes;
 };

@@ -187,6 +187,8 @@ static inline v16 activate(v16 x, enum activation kind)
     switch (kind) {
     case ACTIVATION_SIGMOID:
         return v_div(one, v_add(one, v_exp(v_sub(v_zero(), x))));
+    case ACTIVATION_IDENTITY:
+        return x;
     case ACTIVATION_SILU:
         return v_div(x, v_add(one, v_exp(v_sub(v_zero(), x))));
     case ACTIVATION_GELU_TANH: {
@@ -252,6 +254,9 @@ static void act_mul(float *y, const float *gate, const float *up, uint32_t n, en
         break;
     case ACTIVATION_SIGMOID:
         act_mul_as(y, gate, up, n, ACTIVATION_SIGMOID);
+        break;
+    case ACTIVATION_IDENTITY:
+        act_mul_as(y, gate, up, n, ACTIVATION_IDENTITY);
         break;
     default:
         act_mul_as(y, gate, up, n, ACTIVATION_RELU);

@@ -43,6 +43,15 @@ static const struct arch_param one_group_params[] = {
     NUMBER(WIDTH, WIDTH), NUMBER(KEY_DIM, KEY_DIM), NUMBER(HEAD_DIM, HEAD_DIM),
     NUMBER(KEY_HEADS, 1), NUMBER(HEADS, HEADS),     NUMBER(TILED, 0),
 };
+static const struct arch_param conv_params[] = {NUMBER(WIDTH, WIDTH)};
+static const struct arch_tensor conv_tensors[] = {
+    TENSOR(V, true, "v"),
+    TENSOR(CONV_V, true, "conv_v"),
+    TENSOR(CONV_V_BIAS, false, "conv_v_bias"),
+    TENSOR(OUT, true, "out"),
+    {ARCH_CONV_GATE_IN, true, "blk.%u.gate_in", ARCH_TRANSFORM_NONE},
+    {ARCH_CONV_GATE_OUT, true, "blk.%u.gate_out", ARCH_TRANSFORM_NONE},
+};
 static const struct arch_tensor tensors[] = {
     TENSOR(Q, true, "q"),
     TENSOR(K, true, "k"),
@@ -56,7 +65,7 @@ static const struct arch_tensor tensors[] = {
     TENSOR(CONV_Q_BIAS, false, "conv_q_bias"),
     TENSOR(CONV_V_BIAS, false, "conv_v_bias"),
     TENSOR(DT_BIAS, true, "dt_bias"),
-    TENSOR(A, true, "a"),
+    {ARCH_STATE_A, true, "blk.%u.a_log", ARCH_TRANSFORM_MINUS_EXP},
     TENSOR(D, false, "d"),
     TENSOR(NORM, true, "norm"),
     TENSOR(OUT, true, "out"),
@@ -81,6 +90,7 @@ static const struct hybrid hybrids[] = {
     {"mamba-2, one group", ARCH_MIXING_MAMBA2, 1, false, one_group_params},
     {"mamba-2, norm first", ARCH_MIXING_MAMBA2, KEYS, true, params},
     {"attention and mamba-2", ARCH_MIXING_ATTENTION_MAMBA2, KEYS, false, params},
+    {"short convolution", ARCH_MIXING_CONV, 0, false, conv_params},
 };
 
 enum { N_HYBRIDS = sizeof(hybrids) / sizeof(hybrids[0]) };
@@ -90,16 +100,17 @@ static struct arch_source source;
 static struct arch arch_of(const struct hybrid *h)
 {
     bool attends = h->mixing == ARCH_MIXING_ATTENTION_MAMBA2;
+    bool is_conv = h->mixing == ARCH_MIXING_CONV;
     source = (struct arch_source){
         .base = &arch_base_gguf,
         .format = "gguf",
         .aliases = "hybrid",
         .rope_style = ROPE_HALF,
         .params = h->params,
-        .tensors = tensors,
+        .tensors = is_conv ? conv_tensors : tensors,
         .patterns = patterns,
-        .n_params = ARCH_N_OF(params),
-        .n_tensors = ARCH_N_OF(tensors),
+        .n_params = is_conv ? ARCH_N_OF(conv_params) : ARCH_N_OF(params),
+        .n_tensors = is_conv ? ARCH_N_OF(conv_tensors) : ARCH_N_OF(tensors),
         .n_patterns = ARCH_N_OF(patterns),
     };
     return (struct arch){
@@ -156,8 +167,9 @@ static void put_tensor(struct file *f, const char *name, const struct row *row)
 static void put_layer(struct file *f, const struct hybrid *h, uint32_t layer)
 {
     const uint32_t keys = h->n_keys * KEY_DIM;
-    const bool is_delta = h->mixing == ARCH_MIXING_DELTA, has_state = layer % 2 == 0;
-    const bool attends = !has_state || h->mixing == ARCH_MIXING_ATTENTION_MAMBA2;
+    const bool is_delta = h->mixing == ARCH_MIXING_DELTA, is_conv = h->mixing == ARCH_MIXING_CONV;
+    const bool has_conv = layer % 2 == 0 && is_conv, has_state = layer % 2 == 0 && !is_conv;
+    const bool attends = layer % 2 != 0 || h->mixing == ARCH_MIXING_ATTENTION_MAMBA2;
     const struct row all[] = {
         {"attn_norm.weight", HIDDEN, 1, 1, 0.4F},  {"ffn_norm.weight", HIDDEN, 1, 1, 0.4F},
         {"ffn_gate.weight", HIDDEN, FFN, 0, 0.2F}, {"ffn_up.weight", HIDDEN, FFN, 0, 0.2F},
@@ -175,13 +187,18 @@ static void put_layer(struct file *f, const struct hybrid *h, uint32_t layer)
         {"v", HIDDEN, VALUES, 0, 0.5F},
         {"gate", HIDDEN, VALUES, 0, 0.5F},
         {"dt", HIDDEN, HEADS, 0, 0.2F},
-        {"conv_q", keys * WIDTH, 1, 0.2F, 0.6F},
-        {"conv_k", keys * WIDTH, 1, 0.2F, 0.6F},
-        {"conv_v", VALUES * WIDTH, 1, 0.2F, 0.6F},
+        {"conv_q", WIDTH, keys, 0.2F, 0.6F},
+        {"conv_k", WIDTH, keys, 0.2F, 0.6F},
+        {"conv_v", WIDTH, VALUES, 0.2F, 0.6F},
         {"dt_bias", HEADS, 1, -1, 0.5F},
-        {"a", HEADS, 1, -0.3F, 0.2F},
+        {"a_log", HEADS, 1, -1.5F, 0.7F},
         {"norm", is_delta ? HEAD_DIM : VALUES, 1, 1, 0.4F},
         {"out", VALUES, HIDDEN, 0, 0.2F},
+    };
+    const struct row conv[] = {
+        {"v", HIDDEN, HIDDEN, 0, 0.5F},        {"conv_v", WIDTH, HIDDEN, 0.2F, 0.6F},
+        {"conv_v_bias", HIDDEN, 1, 0, 0.3F},   {"gate_in", HIDDEN, HIDDEN, 0, 0.5F},
+        {"gate_out", HIDDEN, HIDDEN, 0, 0.5F}, {"out", HIDDEN, HIDDEN, 0, 0.2F},
     };
     const struct row delta[] = {{"beta", HIDDEN, HEADS, 0, 0.5F}};
     const struct row mamba[] = {{"d", HEADS, 1, 0.5F, 0.5F},
@@ -197,6 +214,7 @@ static void put_layer(struct file *f, const struct hybrid *h, uint32_t layer)
         {state, ARCH_N_OF(state), has_state},
         {delta, 1, has_state && is_delta},
         {mamba, ARCH_N_OF(mamba), has_state && !is_delta},
+        {conv, ARCH_N_OF(conv), has_conv},
     };
     for (size_t g = 0; g < ARCH_N_OF(groups); g++)
         for (size_t i = 0; groups[g].has && i < groups[g].n; i++) {

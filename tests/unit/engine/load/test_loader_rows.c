@@ -1,5 +1,6 @@
 /* Tests of rows that do not lie one after the other in the file. Each read is compared with
  * elements picked from the whole tensor. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -184,6 +185,14 @@ static void test_vectors(void **state)
     for (uint32_t m = 0; m < MATRICES; m++)
         for (uint32_t i = 0; i < 3; i++) {
             float wanted = whole[m * ROWS + 3 + 2 * i] + 1;
+            assert_memory_equal(&got[m * 3 + i], &wanted, sizeof(float));
+        }
+    place.plus_one = false;
+    place.minus_exp = true;
+    assert_int_equal(loader_rows_read(ckpt, &place, 0, 1, (void *)got, &err), 0);
+    for (uint32_t m = 0; m < MATRICES; m++)
+        for (uint32_t i = 0; i < 3; i++) {
+            float wanted = (float)-exp((double)whole[m * ROWS + 3 + 2 * i]);
             assert_memory_equal(&got[m * 3 + i], &wanted, sizeof(float));
         }
 }
