@@ -1,6 +1,7 @@
-/* Mixers with a state. The gated delta net and Mamba-2 project their input to Q, K and V (C, B and
- * x), convolve these along the sequence, and update the state row by row. The convolved columns lie
- * in one row, in the order that the op reads. A short convolution has V alone, and two gates. */
+/* Mixers with a state. The gated delta net and Mamba-2 project their input to Q, K and V; Mamba-2
+ * calls these C, B and x. They convolve these along the sequence, and update the state row by row.
+ * The convolved columns lie in one row, in the order that the op reads. A short convolution has V
+ * alone, and two gates. */
 #include <math.h>
 
 #include "engine/decoder/decoder_private.h"
