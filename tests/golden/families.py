@@ -33,6 +33,7 @@ class Family:
     peak: float = 1.8  # gain of Q and K
     answers: tuple = ()  # lengths of prompts whose greedy answers are written, too
     attention: str = "eager"  # implementation in transformers
+    edit: Callable = lambda model, rng: None  # changes random weights
 
 
 def llama_like(hidden=30, layers=2, **more):

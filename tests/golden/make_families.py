@@ -69,6 +69,7 @@ def random_weights(model, family, rng):
             gain = 2.5 if "embed" in name or "lm_head" in name or "wte" in name or "embed_out" in name else gain
             x = rng.standard_normal(shape) * gain / np.sqrt(columns) * rng.uniform(0.5, 1.5, (shape[0], *[1] * (len(shape) - 1)))
         p.data = bf16(torch.from_numpy(x.astype(np.float32)))
+    family.edit(model, rng)
     model.tie_weights()
 
 

@@ -53,7 +53,7 @@
     X(mimo2)
 
 /* Recurrent layers (hybrid/). */
-#define ARCH_EACH_HYBRID(X)
+#define ARCH_EACH_HYBRID(X) X(qwen35)
 
 /* Latent attention (latent/). */
 #define ARCH_EACH_LATENT(X)
