@@ -296,6 +296,16 @@ void kv_cache_trim(struct kv_cache *cache, uint32_t slot, uint32_t n)
         drop_block(cache, table[--cache->lens[slot]]);
 }
 
+void kv_cache_move(struct kv_cache *cache, uint32_t from, uint32_t to)
+{
+    assert(from != to && !cache->lens[to]);
+    memcpy(table_of(cache, to), table_of(cache, from), cache->lens[from] * sizeof(*cache->tables));
+    cache->lens[to] = cache->lens[from];
+    cache->lens[from] = 0;
+    cache->versions[from]++;
+    cache->versions[to]++;
+}
+
 uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot)
 {
     const uint32_t *table = table_of(cache, slot);

@@ -77,6 +77,8 @@ bool kv_cache_needs_copy(const struct kv_cache *cache, uint32_t slot, uint32_t i
 void kv_cache_clear(struct kv_cache *cache, uint32_t slot);
 /* Drops the slot's blocks behind the first n, the last first. */
 void kv_cache_trim(struct kv_cache *cache, uint32_t slot, uint32_t n);
+/* Moves the table of slot `from` to the empty slot `to`. Holders do not change. */
+void kv_cache_move(struct kv_cache *cache, uint32_t from, uint32_t to);
 /* Blocks of which the slot is the only holder: kv_cache_clear() would free them. */
 uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot);
 

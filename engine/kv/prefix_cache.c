@@ -133,6 +133,11 @@ void prefix_cache_remove(struct prefix_cache *cache, uint32_t block)
     cache->n_entries--;
 }
 
+uint64_t prefix_cache_node(const struct prefix_cache *cache, uint32_t block)
+{
+    return cache->entries[block].node;
+}
+
 uint32_t prefix_cache_n_entries(const struct prefix_cache *cache)
 {
     return cache->n_entries;

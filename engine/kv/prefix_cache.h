@@ -40,4 +40,6 @@ uint64_t prefix_cache_insert(struct prefix_cache *cache, const struct prefix_sal
 
 /* Removes a block; does nothing if the block is not recorded. */
 void prefix_cache_remove(struct prefix_cache *cache, uint32_t block);
+/* The node behind a recorded block; 0 if the block is not recorded. */
+uint64_t prefix_cache_node(const struct prefix_cache *cache, uint32_t block);
 uint32_t prefix_cache_n_entries(const struct prefix_cache *cache);

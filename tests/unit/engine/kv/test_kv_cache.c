@@ -147,7 +147,7 @@ static void test_random_operations_agree_with_naive_model(void **state)
     struct model m = {0};
     for (int step = 0; step < 60000; step++) {
         uint32_t s = below(N_SLOTS), other = below(N_SLOTS);
-        switch (below(13)) {
+        switch (below(14)) {
         case 0:
             kv_cache_clear(cache, s);
             m.lens[s] = 0;
@@ -178,6 +178,14 @@ static void test_random_operations_agree_with_naive_model(void **state)
             break;
         case 8:
             do_replace(cache, &m, s);
+            break;
+        case 9:
+            if (s != other && !m.lens[other]) {
+                kv_cache_move(cache, s, other);
+                memcpy(m.tables[other], m.tables[s], m.lens[s] * sizeof(uint32_t));
+                m.lens[other] = m.lens[s];
+                m.lens[s] = 0;
+            }
             break;
         default:
             do_grow(cache, &m, s);

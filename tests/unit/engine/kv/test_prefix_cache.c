@@ -115,10 +115,12 @@ static void test_many_entries_come_and_go(void **state)
             uint64_t parent = i ? nodes[i - 1] : PREFIX_ROOT;
             assert_int_equal(prefix_cache_find(cache, &salt_a, parent, tokens, &found), i);
             assert_int_equal(found, nodes[i]);
+            assert_int_equal(prefix_cache_node(cache, i), nodes[i]);
         }
         for (uint32_t i = 0; i < N; i++)
             prefix_cache_remove(cache, (i * 7) % N);
         assert_int_equal(prefix_cache_n_entries(cache), 0);
+        assert_int_equal(prefix_cache_node(cache, round), 0);
     }
     prefix_cache_destroy(cache);
 }
