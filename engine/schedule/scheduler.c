@@ -15,6 +15,8 @@
 static void on_evict(void *ctx, uint32_t block)
 {
     struct scheduler *sched = ctx;
+    if (sched->states && sched->prefix && prefix_cache_node(sched->prefix, block))
+        state_cache_forget(sched->states, prefix_cache_node(sched->prefix, block));
     if (sched->prefix)
         prefix_cache_remove(sched->prefix, block);
     if (sched->cfg.forget_block)
@@ -38,13 +40,14 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
     sched->indexes =
         calloc(n, draft_index_len(scheduler_longest(&sched->cfg)) * sizeof(*sched->indexes));
+    sched->state_writes = calloc(sched->cfg.max_rows, sizeof(*sched->state_writes));
     sched->ahead.slots = calloc(n, sizeof(*sched->ahead.slots));
     sched->ahead.versions = calloc(n, sizeof(*sched->ahead.versions));
     sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
         !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
         !sched->block_tokens || !sched->jobs || !sched->ahead.slots || !sched->ahead.versions ||
-        !sched->n_active_of || !sched->indexes)
+        !sched->n_active_of || !sched->indexes || !sched->state_writes)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -69,13 +72,22 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
                        "max_requests must not be 0");
         goto out;
     }
+    if (cfg->n_state_slots &&
+        (!cfg->n_running_states || cfg->n_running_states > cfg->n_state_slots)) {
+        rc = error_set(err, STATUS_INVALID_ARGUMENT,
+                       "scheduler: %u state slots for %u running sequences", cfg->n_state_slots,
+                       cfg->n_running_states);
+        goto out;
+    }
+    if (cfg->n_state_slots && cfg->n_running_states < cfg->max_seqs)
+        sched->cfg.max_seqs = cfg->n_running_states;
     if (!allocate_arrays(sched)) {
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences", cfg->max_seqs);
         goto out;
     }
     struct kv_cache_config kv = {
         .n_blocks = cfg->n_blocks,
-        .n_slots = cfg->max_seqs,
+        .n_slots = sched->cfg.max_seqs,
         .max_blocks_per_seq = cfg->max_blocks_per_seq,
         .max_proven = cfg->n_blocks / 4, /* tests/bench/bench_prefix_cache.c */
         .on_evict = on_evict,
@@ -84,6 +96,8 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
     rc = kv_cache_create(&kv, &sched->kv, err);
     if (!rc && cfg->prefix_cache)
         rc = prefix_cache_create(cfg->n_blocks, cfg->block_size, &sched->prefix, err);
+    if (!rc && cfg->n_state_slots)
+        rc = state_cache_create(cfg->n_state_slots, &sched->states, err);
     if (!rc)
         rc = fair_share_create(cfg->max_requests, &sched->share, err);
     if (!rc)
@@ -102,6 +116,7 @@ void scheduler_destroy(struct scheduler *sched)
         return;
     kv_cache_destroy(sched->kv);
     prefix_cache_destroy(sched->prefix);
+    state_cache_destroy(sched->states);
     scheduler_queue_destroy(sched->queue);
     fair_share_destroy(sched->share);
     free(sched->n_active_of);
@@ -117,6 +132,7 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->block_tokens);
     free(sched->jobs);
     free(sched->indexes);
+    free(sched->state_writes);
     free(sched->ahead.slots);
     free(sched->ahead.versions);
     free(sched);
@@ -377,7 +393,8 @@ static void schedule_decodes(struct scheduler *sched)
     n = scheduler_blocks_make_room(sched, sched->order, n);
     uint32_t n_roomy = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (scheduler_blocks_reserve(sched, sched->order[i], 1, false))
+        if (scheduler_blocks_reserve(sched, sched->order[i], 1, false) &&
+            scheduler_states_promise(sched, sched->order[i]))
             sched->order[n_roomy++] = sched->order[i];
     scheduler_draft_choose(sched, sched->order, n_roomy);
     for (uint32_t i = 0; i < n_roomy; i++)
@@ -393,6 +410,7 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     sched->plan = (struct scheduler_plan){0};
     sched->n_scheduled = 0;
     sched->n_scored = 0;
+    sched->n_state_writes = sched->n_states_promised = 0;
     sched->n_steps++;
     sched->shape = (struct step_shape){0};
     scheduler_blocks_cross(sched);
@@ -445,6 +463,7 @@ void scheduler_commit(struct scheduler *sched)
             scheduler_blocks_trim(sched, seq);
         seq->n_rows = seq->n_drafts = seq->n_accepted = 0;
         scheduler_blocks_record(sched, seq);
+        scheduler_states_commit(sched, seq);
         if (seq->choice == seq->request->leader && seq->n_computed >= seq->request->n_prompt)
             fork_choices(sched, seq);
     }
@@ -544,5 +563,12 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_prefix_query_tokens = sched->n_prefix_query_tokens,
         .n_rope_crossings = sched->n_rope_crossings,
     };
+    if (sched->states) {
+        out_stats->n_state_slots = sched->cfg.n_state_slots;
+        out_stats->n_states_used = sched->cfg.n_state_slots - state_cache_n_free(sched->states);
+        out_stats->n_snapshots = state_cache_n_snapshots(sched->states);
+        out_stats->n_snapshot_hits = sched->n_snapshot_hits;
+        out_stats->n_snapshot_evictions = state_cache_n_evictions(sched->states);
+    }
     find_lowest(sched, out_stats);
 }

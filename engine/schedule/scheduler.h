@@ -28,6 +28,12 @@
  * requests that fit start before it. After SCHEDULER_MOST_PASSED of such starts, free slots are
  * kept for it, for SCHEDULER_HOLD_STEPS at most.
  *
+ * A model with recurrent layers has a state for each sequence beside its blocks. A state serves
+ * only after exactly the tokens that it was computed from. So a prefix hit ends at a block behind
+ * which a snapshot of the state is kept. Snapshots are kept at ends of prompts, at ends of prefixes
+ * that prompts share, and every snapshot_blocks blocks. Their tokens equal those of an undisturbed
+ * run.
+ *
  * A model with longrope has two tables of rope frequencies. A sequence turns all its positions by
  * the table of its length, prompt and generated tokens together. When a sequence crosses the
  * border, its blocks are freed and it computes all its tokens again, as after a preemption. So its
@@ -83,6 +89,10 @@ struct scheduler_config {
     int64_t target_step_ns;
     uint32_t long_rope_after; /* longer sequences use the long table; 0: there is one table */
     bool prefix_cache;
+    /* Slots of recurrent states; 0: the model has none. Then n_running_states, at least 1 and at
+     * most n_state_slots, limits max_seqs, and each prefix hit ends at a snapshot. */
+    uint32_t n_state_slots, n_running_states;
+    uint32_t snapshot_blocks; /* blocks between two snapshots; 0: only ends of prompts have one */
     /* paths P and D give equal bits, so blocks of generated tokens may be reused, too */
     bool share_generated;
     /* Drafts for the sequences that use a draft model (draft_model.h), at most n_draft_seqs in a
@@ -135,6 +145,10 @@ struct scheduler_stats {
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
     uint64_t queued_tokens; /* prompt tokens still to be computed, of queued and running requests */
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+    uint32_t n_state_slots; /* slots of recurrent states, */
+    uint32_t n_states_used; /* those that sequences hold, */
+    uint32_t n_snapshots;   /* and those with a snapshot, held or not */
+    uint64_t n_snapshot_hits, n_snapshot_evictions;
     uint64_t n_rope_crossings; /* sequences that outgrew longrope's original context */
 };
 

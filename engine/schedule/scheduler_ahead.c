@@ -27,7 +27,9 @@ static bool write_row(struct scheduler *sched, struct step_batch *b, const struc
     uint32_t n = kv_cache_table_len(sched->kv, seq->slot);
     uint32_t block = block_ahead(sched, seq, at, peek);
     uint32_t *table = b->block_tables + (size_t)row * b->limits.max_blocks_per_seq;
-    if (block == KV_BLOCK_NONE || row == sched->cfg.max_rows)
+    uint32_t state_slot = scheduler_states_next(sched, seq);
+    if (block == KV_BLOCK_NONE || row == sched->cfg.max_rows ||
+        (sched->states && state_slot == STATE_SLOT_NONE))
         return false;
     memcpy(table, kv_cache_table(sched->kv, seq->slot), n * sizeof(*table));
     table[at / bs] = block;
@@ -39,8 +41,8 @@ static bool write_row(struct scheduler *sched, struct step_batch *b, const struc
     b->is_generated[row] = 1;
     b->sample_rows[row] = row;
     b->seq_start[row] = row;
+    b->state_reads[row] = b->state_writes[row] = state_slot;
     b->seq_start[row + 1] = row + 1;
-    step_batch_use_slot(b, row, seq->slot, false);
     sched->ahead.slots[row] = seq->slot;
     sched->ahead.versions[row] = kv_cache_table_version(sched->kv, seq->slot);
     b->n_rows = b->n_seqs = b->n_sample_rows = row + 1;
@@ -82,6 +84,14 @@ bool scheduler_schedule_ahead(struct scheduler *sched, struct step_batch *batch)
     return true;
 }
 
+/* True if the sequence's row reads and writes the expected slots of states. */
+static bool has_states_at(const struct scheduler *sched, const struct sequence *seq, uint32_t row)
+{
+    const struct step_batch *b = sched->batch;
+    return !sched->states || (b->state_reads[row] == seq->state_slot &&
+                              b->state_writes[row] == sched->state_writes[seq->i_state_write].slot);
+}
+
 bool scheduler_ahead_has_row(struct scheduler *sched, const struct sequence *seq)
 {
     const struct step_batch *b = sched->batch;
@@ -90,7 +100,7 @@ bool scheduler_ahead_has_row(struct scheduler *sched, const struct sequence *seq
     uint32_t block = kv_cache_table(sched->kv, seq->slot)[at / bs];
     if (ahead->batch == b && b->n_seqs == row + 1 && row < ahead->n_seqs &&
         ahead->slots[row] == seq->slot && b->positions[row] == at &&
-        b->kv_slots[row] == block * bs + at % bs &&
+        b->kv_slots[row] == block * bs + at % bs && has_states_at(sched, seq, row) &&
         ahead->versions[row] == kv_cache_table_version(sched->kv, seq->slot))
         return true;
     sched->ahead.batch = NULL;

@@ -71,6 +71,7 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
     const uint32_t *table = kv_cache_table(sched->kv, seq->slot);
     uint32_t bs = sched->cfg.block_size, s = b->n_seqs++;
     b->seq_start[s] = b->n_rows;
+    scheduler_states_choose(sched, seq, n);
     if (n + seq->n_drafts > 1 || !scheduler_ahead_has_row(sched, seq))
         memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
                kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
@@ -81,14 +82,16 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
         b->kv_slots[row] = table[at / bs] * bs + at % bs;
         b->seq_of_row[row] = s;
         b->rope_tables[row] = seq->is_long;
+        b->state_reads[row] = i ? STEP_STATE_PREVIOUS : seq->state_slot;
+        b->state_writes[row] = STEP_STATE_NONE;
         b->is_generated[row] = at >= seq->request->n_prompt;
         if (request_scores_row(seq->request, at))
             add_sample(sched, seq, row, at + 1);
         if (at + 1 == seq->request->n_prompt && seq->choice == seq->request->leader)
             draw_for_choices(sched, seq, row);
     }
+    scheduler_states_emit(sched, seq, b->seq_start[s]);
     b->seq_start[s + 1] = b->n_rows;
-    step_batch_use_slot(b, s, seq->slot, seq->n_computed == 0);
     sched->shape.n_context += step_time_context(seq->n_computed, n + seq->n_drafts);
     scheduler_batch_charge(sched, seq, seq->n_computed, seq->n_computed + n);
     seq->samples = n == sequence_n_left(seq);

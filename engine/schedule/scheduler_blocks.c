@@ -7,6 +7,7 @@
 void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq)
 {
     kv_cache_clear(sched->kv, seq->slot);
+    scheduler_states_release(sched, seq);
     draft_cut(seq->draft, 0);
     seq->n_computed = 0;
     seq->begun = false;
@@ -50,6 +51,9 @@ uint32_t scheduler_lost_tokens(const struct scheduler *sched, const struct seque
     while (sched->prefix && kept < n && kept < seq->n_hashed &&
            kv_cache_n_refs(sched->kv, table[kept]) > 1)
         kept++;
+    while (sched->states && kept &&
+           !scheduler_states_has_snapshot(sched, prefix_cache_node(sched->prefix, table[kept - 1])))
+        kept--; /* the sequence would start again from a snapshot */
     return seq->n_computed - kept * sched->cfg.block_size;
 }
 
@@ -219,10 +223,29 @@ static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, ui
     uint32_t end = (i_block + 1) * sched->cfg.block_size;
     if (!sched->prefix || end >= sequence_n_tokens(seq) ||
         (!sched->cfg.share_generated && end > seq->request->n_prompt) ||
-        wants_scores_before(seq->request, end))
+        wants_scores_before(seq->request, end) ||
+        (end >= seq->request->n_prompt && scheduler_states_wait_for(sched, seq)))
         return KV_BLOCK_NONE;
     return prefix_cache_find(sched->prefix, &seq->request->salt, *node,
                              tokens_of_block(sched, seq, i_block), node);
+}
+
+/* The prefix hit of a sequence with recurrent layers. */
+struct hit {
+    uint32_t n_blocks; /* cached blocks that end at a snapshot */
+    uint32_t n_found;  /* all cached blocks */
+};
+
+static struct hit find_hit(struct scheduler *sched, const struct sequence *seq)
+{
+    struct hit hit = {0};
+    uint64_t node = root_of(scheduler_blocks_want_long(sched, seq));
+    while (next_hit(sched, seq, hit.n_found, &node) != KV_BLOCK_NONE) {
+        hit.n_found++;
+        if (scheduler_states_has_snapshot(sched, node))
+            hit.n_blocks = hit.n_found;
+    }
+    return hit;
 }
 
 uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence *seq,
@@ -230,7 +253,8 @@ uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence
 {
     uint32_t bs = sched->cfg.block_size, n_hits = 0, n_hits_free = 0, block;
     uint64_t node = root_of(scheduler_blocks_want_long(sched, seq));
-    while ((block = next_hit(sched, seq, n_hits, &node)) != KV_BLOCK_NONE) {
+    uint32_t most = sched->states ? find_hit(sched, seq).n_blocks : UINT32_MAX;
+    while (n_hits < most && (block = next_hit(sched, seq, n_hits, &node)) != KV_BLOCK_NONE) {
         n_hits++;
         n_hits_free += kv_cache_n_refs(sched->kv, block) == 0;
     }
@@ -244,12 +268,20 @@ void scheduler_blocks_attach_prefix(struct scheduler *sched, struct sequence *se
     uint32_t block;
     seq->is_long = scheduler_blocks_want_long(sched, seq);
     uint64_t node = seq->chain_node = root_of(seq->is_long);
-    while ((block = next_hit(sched, seq, seq->n_hashed, &node)) != KV_BLOCK_NONE) {
+    struct hit hit = {.n_blocks = UINT32_MAX};
+    if (sched->states) {
+        hit = find_hit(sched, seq);
+        seq->snapshot_block = hit.n_found > hit.n_blocks ? hit.n_found : 0;
+    }
+    while (seq->n_hashed < hit.n_blocks &&
+           (block = next_hit(sched, seq, seq->n_hashed, &node)) != KV_BLOCK_NONE) {
         kv_cache_attach(sched->kv, seq->slot, block);
         seq->n_hashed++;
         seq->chain_node = node;
     }
     seq->n_computed = seq->n_hashed * sched->cfg.block_size;
+    if (sched->states && seq->n_hashed)
+        scheduler_states_attach(sched, seq, node);
 }
 
 void scheduler_blocks_record(struct scheduler *sched, struct sequence *seq)
@@ -284,5 +316,9 @@ void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leade
     seq->n_hashed = 0;
     seq->is_long = leader->is_long;
     seq->chain_node = root_of(seq->is_long);
+    if (!scheduler_states_fork(sched, leader, seq)) {
+        seq->n_computed = 0; /* the choice starts from a snapshot on its own */
+        return;
+    }
     kv_cache_share(sched->kv, leader->slot, seq->slot, (seq->n_computed + bs - 1) / bs);
 }

@@ -134,6 +134,8 @@ void scheduler_draft_choose(struct scheduler *sched, struct sequence **seqs, uin
     struct step_shape decode = decode_shape(seqs, n);
     uint32_t in_wait = expected_prompt_rows(sched, &decode), room = sched->cfg.max_rows - n;
     uint32_t spare = min_u32(room > in_wait ? room - in_wait : 0, sched->cfg.n_draft_rows);
+    if (sched->states)
+        spare = min_u32(spare, scheduler_states_n_spare(sched));
     float chance = least_chance(sched, n + in_wait);
     for (uint32_t i = 0; i < n && spare; i++) {
         struct sequence *seq = seqs[i];

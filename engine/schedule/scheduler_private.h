@@ -4,6 +4,7 @@
 #include "engine/forward/step_time.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/state_cache.h"
 #include "engine/model/step.h"
 #include "engine/request/draft.h"
 #include "engine/request/sequence.h"
@@ -19,10 +20,16 @@ struct scheduler_ahead {
     uint32_t *slots, *versions; /* [max_seqs] per row: slot and version of its block table */
 };
 
+/* A slot that the current step writes: the state behind the sequence's first n_tokens tokens. */
+struct state_write {
+    uint32_t n_tokens, slot;
+};
+
 struct scheduler {
     struct scheduler_config cfg;
     struct kv_cache *kv;
     struct prefix_cache *prefix; /* NULL: no prefix cache */
+    struct state_cache *states;  /* NULL: no recurrent layers */
     struct fair_share *share;
     struct scheduler_queue *queue;
     uint32_t *n_active_of; /* [max_requests] active requests of each caller */
@@ -61,6 +68,10 @@ struct scheduler {
     struct draft_job *jobs; /* [n_draft_seqs] jobs of the draft model */
     uint32_t *indexes; /* [max_seqs][draft_index_len] by slot; untouched pages take no memory */
     struct scheduler_ahead ahead;
+    struct state_write *state_writes; /* [max_rows] those of the current step, by sequence */
+    uint32_t n_state_writes;
+    uint32_t n_states_promised; /* fresh slots that sequences of the step will take */
+    uint64_t n_snapshot_hits;
     float base_rows; /* fixed cost of a step, in rows */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
@@ -185,6 +196,40 @@ bool scheduler_blocks_want_long(const struct scheduler *sched, const struct sequ
 /* Frees the blocks of running sequences whose keys are rotated by the wrong table of
  * longrope. These sequences have grown over the border, or share the prompt of a longer choice. */
 void scheduler_blocks_cross(struct scheduler *sched);
+
+/* --- scheduler_states.c --- */
+
+/* Slots that no sequence of this step needs: drafts and snapshots may take them. */
+uint32_t scheduler_states_n_spare(const struct scheduler *sched);
+/* Makes sure that the sequence finds a slot for its last row of the step. Returns false if no slot
+ * is free: the sequence waits for a later step. Always true if no other sequence has a row. */
+bool scheduler_states_promise(struct scheduler *sched, const struct sequence *seq);
+/* Chooses the slots that the sequence's next n rows, and those of its drafts, write. Needs a
+ * promise; drafts need spare slots. */
+void scheduler_states_choose(struct scheduler *sched, struct sequence *seq, uint32_t n);
+/* Writes the chosen slots into the batch; `row` is the sequence's first. */
+void scheduler_states_emit(const struct scheduler *sched, const struct sequence *seq, uint32_t row);
+/* The slot that the sequence's next step reads and writes, if the step has a single row.
+ * STATE_SLOT_NONE: it writes another, or none is chosen. */
+uint32_t scheduler_states_next(const struct scheduler *sched, const struct sequence *seq);
+/* The step is done: keeps the slot behind the sequence's computed tokens, and snapshots. Its full
+ * blocks are recorded already. */
+void scheduler_states_commit(struct scheduler *sched, struct sequence *seq);
+/* True if a block with this node of the prefix cache has a snapshot. */
+bool scheduler_states_has_snapshot(const struct scheduler *sched, uint64_t node);
+/* The sequence continues from the snapshot, which exists. */
+void scheduler_states_attach(struct scheduler *sched, struct sequence *seq, uint64_t node);
+/* True if choices wait for the state behind the prompt that the sequence computes. */
+bool scheduler_states_wait_for(const struct scheduler *sched, const struct sequence *seq);
+/* How many of the sequence's next n rows it takes in one piece: a piece ends with the prompt if
+ * choices wait for that state. */
+uint32_t scheduler_states_cut(const struct scheduler *sched, const struct sequence *seq,
+                              uint32_t n);
+/* Gives the leader's state to a choice. Returns false if the states differ in length. */
+bool scheduler_states_fork(struct scheduler *sched, const struct sequence *leader,
+                           struct sequence *seq);
+/* Drops the sequence's state. */
+void scheduler_states_release(struct scheduler *sched, struct sequence *seq);
 
 /* --- scheduler_draft.c --- */
 

@@ -91,6 +91,7 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
     uint32_t n = sequence_n_left(seq), room = sched->cfg.max_rows - sched->batch->n_rows;
     if (seq->is_long != scheduler_is_long(&sched->cfg, sequence_n_tokens(seq)))
         n = seq->request->n_prompt - seq->n_computed; /* after its scores the sequence crosses */
+    n = scheduler_states_cut(sched, seq, n);
     n = n < sched->cfg.prefill_chunk_tokens ? n : sched->cfg.prefill_chunk_tokens;
     n = n < room ? n : room;
     n = cut_to_time(sched, seq->n_computed, n);
@@ -101,7 +102,7 @@ static enum piece schedule_piece(struct scheduler *sched, struct sequence *seq, 
     if (!n)
         return PIECE_NO_SCORES;
     n = scheduler_blocks_reserve(sched, seq, n, force);
-    if (!n)
+    if (!n || !scheduler_states_promise(sched, seq))
         return PIECE_NO_BLOCKS;
     if (!seq->begun)
         count_begun(sched, seq);

@@ -112,6 +112,8 @@ void scheduler_starts_activate(struct scheduler *sched, struct request *r, int64
         seq->n_computed = seq->n_hashed = seq->n_rows = 0;
         seq->begun = false;
         seq->chain_node = PREFIX_ROOT;
+        seq->state_slot = STATE_SLOT_NONE;
+        seq->snapshot_block = 0;
         if (seq->draft)
             draft_take_place(seq->draft, seq, sched->indexes + (size_t)seq->slot * index_len,
                              n_tokens);

@@ -153,6 +153,8 @@ static void keep_expected(struct bench *b)
     copy_u32(e->kv_slots, t->kv_slots, t->n_rows);
     copy_u32(e->seq_of_row, t->seq_of_row, t->n_rows);
     copy_u32(e->rope_tables, t->rope_tables, t->n_rows);
+    copy_u32(e->state_reads, t->state_reads, t->n_rows);
+    copy_u32(e->state_writes, t->state_writes, t->n_rows);
     copy_u32(e->sample_rows, t->sample_rows, t->n_rows);
     copy_u32(e->seq_start, t->seq_start, t->n_seqs + 1);
     copy_u32(e->block_tables, t->block_tables, t->n_seqs * t->limits.max_blocks_per_seq);
@@ -194,6 +196,10 @@ static void check_kept(struct bench *b)
     assert_u32(t->kv_slots, e->kv_slots, t->n_rows);
     assert_u32(t->seq_of_row, e->seq_of_row, t->n_rows);
     assert_u32(t->rope_tables, e->rope_tables, t->n_rows);
+    if (b->cfg.n_state_slots) {
+        assert_u32(t->state_reads, e->state_reads, t->n_rows);
+        assert_u32(t->state_writes, e->state_writes, t->n_rows);
+    }
     assert_u32(t->sample_rows, e->sample_rows, t->n_rows);
     assert_u32(t->seq_start, e->seq_start, t->n_seqs + 1);
     for (uint32_t s = 0; s < t->n_seqs; s++) {
