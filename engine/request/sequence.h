@@ -20,6 +20,8 @@ enum sequence_state {
     SEQUENCE_ENDED,
 };
 
+#define SEQUENCE_NO_PLACE UINT32_MAX
+
 struct sequence {
     struct request *request;
     uint32_t choice;
@@ -54,6 +56,7 @@ struct sequence {
     uint32_t state_slot;
     uint32_t snapshot_block; /* the end of a shared prefix, in blocks: a snapshot is wanted; or 0 */
     uint32_t i_state_write, n_state_writes; /* and the slots that the current step writes */
+    uint32_t place; /* of its state in host memory while its request waits (scheduler_moves.c) */
     uint64_t last_step;
     bool begun;           /* a step has computed rows of the sequence since it got its slot */
     bool overdue;         /* its last step was long ago */

@@ -40,6 +40,7 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
     sched->indexes =
         calloc(n, draft_index_len(scheduler_longest(&sched->cfg)) * sizeof(*sched->indexes));
+    sched->moved = calloc(sched->cfg.n_host_states + 1, sizeof(struct sequence *));
     sched->state_writes = calloc(sched->cfg.max_rows, sizeof(*sched->state_writes));
     sched->ahead.slots = calloc(n, sizeof(*sched->ahead.slots));
     sched->ahead.versions = calloc(n, sizeof(*sched->ahead.versions));
@@ -47,7 +48,7 @@ static bool allocate_arrays(struct scheduler *sched)
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
         !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
         !sched->block_tokens || !sched->jobs || !sched->ahead.slots || !sched->ahead.versions ||
-        !sched->n_active_of || !sched->indexes || !sched->state_writes)
+        !sched->n_active_of || !sched->indexes || !sched->state_writes || !sched->moved)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -79,6 +80,8 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
                        cfg->n_running_states);
         goto out;
     }
+    if (!cfg->n_state_slots)
+        sched->cfg.n_host_states = 0;
     if (cfg->n_state_slots && cfg->n_running_states < cfg->max_seqs)
         sched->cfg.max_seqs = cfg->n_running_states;
     if (!allocate_arrays(sched)) {
@@ -87,7 +90,7 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
     }
     struct kv_cache_config kv = {
         .n_blocks = cfg->n_blocks,
-        .n_slots = sched->cfg.max_seqs,
+        .n_slots = sched->cfg.max_seqs + sched->cfg.n_host_states,
         .max_blocks_per_seq = cfg->max_blocks_per_seq,
         .max_proven = cfg->n_blocks / 4, /* tests/bench/bench_prefix_cache.c */
         .on_evict = on_evict,
@@ -133,6 +136,7 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->jobs);
     free(sched->indexes);
     free(sched->state_writes);
+    free(sched->moved);
     free(sched->ahead.slots);
     free(sched->ahead.versions);
     free(sched);
@@ -164,6 +168,8 @@ void scheduler_add(struct scheduler *sched, struct request *r)
             r->n_live++;
         }
     assert(r->n_live);
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        r->choices[i].place = SEQUENCE_NO_PLACE;
     r->i_caller = fair_share_hold(sched->share, r->caller);
     r->prev = NULL;
     r->next = sched->live;
@@ -203,8 +209,8 @@ static void forget_request(struct scheduler *sched, struct request *r)
     sched->deadlines_changed |= r->deadline_ns == sched->next_deadline_ns;
 }
 
-/* Takes the sequence's slot and blocks away. */
-static void leave_running(struct scheduler *sched, struct sequence *seq)
+/* Takes the sequence's slot and blocks away. `returns`: the sequence will run again. */
+static void leave_running(struct scheduler *sched, struct sequence *seq, bool returns)
 {
     uint32_t i = 0;
     while (sched->running[i] != seq)
@@ -212,7 +218,8 @@ static void leave_running(struct scheduler *sched, struct sequence *seq)
     sched->n_running--;
     memmove(&sched->running[i], &sched->running[i + 1],
             (sched->n_running - i) * sizeof(struct sequence *));
-    scheduler_blocks_release(sched, seq);
+    if (!returns || !scheduler_moves_out(sched, seq))
+        scheduler_blocks_release(sched, seq);
     if (seq->draft)
         draft_leave_place(seq->draft);
     sched->free_slots[sched->n_free_slots++] = seq->slot;
@@ -224,7 +231,9 @@ void scheduler_end_sequence(struct scheduler *sched, struct sequence *seq)
     if (seq->state == SEQUENCE_ENDED)
         return;
     if (seq->state != SEQUENCE_WAITING)
-        leave_running(sched, seq);
+        leave_running(sched, seq, false);
+    else
+        scheduler_moves_forget(sched, seq);
     seq->state = SEQUENCE_ENDED;
     if (!--r->n_live) {
         forget_request(sched, r);
@@ -268,7 +277,7 @@ void scheduler_send_back(struct scheduler *sched, struct request *r)
         struct sequence *seq = &r->choices[i];
         if (seq->state == SEQUENCE_ENDED)
             continue;
-        leave_running(sched, seq);
+        leave_running(sched, seq, true);
         seq->state = SEQUENCE_WAITING;
         r->leader = i;
     }
@@ -422,6 +431,8 @@ bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64
     scheduler_batch_want_drafts(sched);
     scheduler_ahead_close(sched);
     sched->plan.copies = sched->copies;
+    sched->plan.moves = sched->moves;
+    sched->plan.n_moves = sched->n_moves;
     sched->plan.samples = sched->samples;
     sched->plan.scored = sched->scored;
     sched->plan.started = sched->started;
@@ -468,6 +479,12 @@ void scheduler_commit(struct scheduler *sched)
             fork_choices(sched, seq);
     }
     sched->n_scheduled = 0;
+    sched->n_moves = 0;
+}
+
+void scheduler_set_move_ns(struct scheduler *sched, int64_t ns)
+{
+    sched->move_ns = ns;
 }
 
 void scheduler_set_row_cost(struct scheduler *sched, float base_rows)
@@ -567,6 +584,7 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         out_stats->n_state_slots = sched->cfg.n_state_slots;
         out_stats->n_states_used = sched->cfg.n_state_slots - state_cache_n_free(sched->states);
         out_stats->n_snapshots = state_cache_n_snapshots(sched->states);
+        out_stats->n_moved_out = sched->n_moved_out;
         out_stats->n_snapshot_hits = sched->n_snapshot_hits;
         out_stats->n_snapshot_evictions = state_cache_n_evictions(sched->states);
     }

@@ -92,6 +92,8 @@ struct scheduler_config {
     /* Slots of recurrent states; 0: the model has none. Then n_running_states, at least 1 and at
      * most n_state_slots, limits max_seqs, and each prefix hit ends at a snapshot. */
     uint32_t n_state_slots, n_running_states;
+    /* Sequences whose states may lie in host memory while their requests wait; 0: none. */
+    uint32_t n_host_states;
     uint32_t snapshot_blocks; /* blocks between two snapshots; 0: only ends of prompts have one */
     /* paths P and D give equal bits, so blocks of generated tokens may be reused, too */
     bool share_generated;
@@ -111,10 +113,18 @@ struct kv_copy {
     uint32_t from, to;
 };
 
+/* A state goes from a slot to a place in host memory, or back. */
+struct state_move {
+    bool to_host;
+    uint32_t slot, place; /* place < n_host_states */
+};
+
 /* Work of a step besides the batch. Arrays belong to the scheduler until the next schedule. */
 struct scheduler_plan {
     const struct kv_copy *copies; /* to be made in this order before the step */
     uint32_t n_copies;
+    const struct state_move *moves; /* to be made in this order before the step */
+    uint32_t n_moves;
     struct sequence *const *samples; /* [n_samples] sequence of each sample row of the batch */
     /* [n_samples] 0: a token is drawn; else the index of the prompt token whose log-probability the
      * row gives */
@@ -149,6 +159,7 @@ struct scheduler_stats {
     uint32_t n_states_used; /* those that sequences hold, */
     uint32_t n_snapshots;   /* and those with a snapshot, held or not */
     uint64_t n_snapshot_hits, n_snapshot_evictions;
+    uint64_t n_moved_out;      /* states that went to host memory in place of a recompute */
     uint64_t n_rope_crossings; /* sequences that outgrew longrope's original context */
 };
 
@@ -200,6 +211,9 @@ bool scheduler_schedule_ahead(struct scheduler *sched, struct step_batch *batch)
 /* Sets the cost model of rows: a step costs the same as base_rows rows, plus its own rows
  * (step_cost.h). */
 void scheduler_set_row_cost(struct scheduler *sched, float base_rows);
+
+/* Sets the time to move a state to host memory and back. */
+void scheduler_set_move_ns(struct scheduler *sched, int64_t ns);
 
 /* Records how long the last committed step took, without draft_ns. */
 void scheduler_saw_step(struct scheduler *sched, int64_t step_ns);

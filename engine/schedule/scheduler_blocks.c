@@ -147,6 +147,8 @@ uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **s
             needed += takes_block(sched, seqs[i]);
         if (needed <= kv_cache_n_free(sched->kv))
             return n;
+        if (scheduler_moves_give_blocks(sched))
+            continue;
         struct sequence *victim = find_victim(sched, spared);
         if (!victim)
             return n;
@@ -171,7 +173,7 @@ uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq,
     if (first < kv_cache_table_len(sched->kv, seq->slot)) {
         struct kv_copy copy;
         while (!kv_cache_make_writable(sched->kv, seq->slot, first, &copy.from, &copy.to))
-            if (!force || !preempt_for(sched, seq))
+            if (!scheduler_moves_give_blocks(sched) && (!force || !preempt_for(sched, seq)))
                 return 0;
         if (copy.to != KV_BLOCK_NONE) {
             sched->copies[sched->plan.n_copies++] = copy;
@@ -179,7 +181,8 @@ uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq,
         }
     }
     while (kv_cache_table_len(sched->kv, seq->slot) <= last)
-        if (!kv_cache_grow(sched->kv, seq->slot) && (!force || !preempt_for(sched, seq)))
+        if (!kv_cache_grow(sched->kv, seq->slot) && !scheduler_moves_give_blocks(sched) &&
+            (!force || !preempt_for(sched, seq)))
             break;
     uint32_t room = kv_cache_table_len(sched->kv, seq->slot) * bs;
     if (room <= seq->n_computed)
@@ -259,7 +262,10 @@ uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence
         n_hits_free += kv_cache_n_refs(sched->kv, block) == 0;
     }
     uint32_t n_blocks = (sequence_n_tokens(seq) + bs - 1) / bs;
-    uint32_t wanted = n_blocks - n_hits + n_hits_free + spare, n_free = kv_cache_n_free(sched->kv);
+    uint32_t wanted = n_blocks - n_hits + n_hits_free + spare;
+    uint32_t n_free = kv_cache_n_free(sched->kv) + scheduler_moves_n_blocks(sched, seq);
+    if (scheduler_moves_has(sched, seq))
+        wanted = n_blocks + spare - scheduler_moves_table_len(sched, seq);
     return wanted > n_free ? wanted - n_free : 0;
 }
 

@@ -20,6 +20,9 @@ struct scheduler_ahead {
     uint32_t *slots, *versions; /* [max_seqs] per row: slot and version of its block table */
 };
 
+/* Most moves of states in a plan; a state that would exceed them is computed again. */
+enum { SCHEDULER_MOST_MOVES = 64 };
+
 /* A slot that the current step writes: the state behind the sequence's first n_tokens tokens. */
 struct state_write {
     uint32_t n_tokens, slot;
@@ -72,6 +75,11 @@ struct scheduler {
     uint32_t n_state_writes;
     uint32_t n_states_promised; /* fresh slots that sequences of the step will take */
     uint64_t n_snapshot_hits;
+    struct sequence **moved; /* [n_host_states] sequence of each place in host memory, or NULL */
+    struct state_move moves[SCHEDULER_MOST_MOVES]; /* not made yet */
+    uint32_t n_moves;
+    int64_t move_ns; /* time to move a state out and in */
+    uint64_t n_moved_out;
     float base_rows; /* fixed cost of a step, in rows */
 
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
@@ -230,6 +238,25 @@ bool scheduler_states_fork(struct scheduler *sched, const struct sequence *leade
                            struct sequence *seq);
 /* Drops the sequence's state. */
 void scheduler_states_release(struct scheduler *sched, struct sequence *seq);
+
+/* --- scheduler_moves.c --- */
+
+/* Moves the running sequence's state and blocks out, if that pays and a place is free. */
+bool scheduler_moves_out(struct scheduler *sched, struct sequence *seq);
+/* Moves them in again, to the sequence's new slot. Returns false if there is nothing to move, or no
+ * room: then the sequence starts over. */
+bool scheduler_moves_in(struct scheduler *sched, struct sequence *seq);
+/* True if the sequence's state is in host memory. */
+bool scheduler_moves_has(const struct scheduler *sched, const struct sequence *seq);
+/* Frees what the sequence has moved out, if anything. */
+void scheduler_moves_forget(struct scheduler *sched, struct sequence *seq);
+/* Frees the blocks of a sequence that was moved out; that sequence starts over. Returns false if
+ * there is none. */
+bool scheduler_moves_give_blocks(struct scheduler *sched);
+/* Blocks that scheduler_moves_give_blocks() can free, without those of the sequence `but`. */
+uint32_t scheduler_moves_n_blocks(const struct scheduler *sched, const struct sequence *but);
+/* Blocks of a sequence that was moved out; 0 for others. */
+uint32_t scheduler_moves_table_len(const struct scheduler *sched, const struct sequence *seq);
 
 /* --- scheduler_draft.c --- */
 

@@ -192,12 +192,17 @@ static bool schedule_oldest(struct scheduler *sched, struct request *r, int64_t 
     return schedule_piece(sched, seq, false) == PIECE_SCHEDULED;
 }
 
+static bool can_decode(const struct scheduler *sched, const struct sequence *seq)
+{
+    return sched->states && seq->state == SEQUENCE_RUNNING && !seq->request->paused;
+}
+
 /* Nothing else runs: the first request in running order, or else of the queue, takes the blocks
- * that it needs. */
+ * that it needs. A request that was moved in again may decode already. */
 static void schedule_alone(struct scheduler *sched, int64_t now_ns)
 {
     for (uint32_t i = 0; i < sched->n_running; i++)
-        if (needs_piece(sched->running[i])) {
+        if (needs_piece(sched->running[i]) || can_decode(sched, sched->running[i])) {
             schedule_piece(sched, sched->running[i], true);
             return;
         }

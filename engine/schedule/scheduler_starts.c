@@ -107,13 +107,16 @@ void scheduler_starts_activate(struct scheduler *sched, struct request *r, int64
         struct sequence *seq = &r->choices[i];
         if (seq->state != SEQUENCE_WAITING)
             continue;
-        seq->state = i == r->leader ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
         seq->slot = sched->free_slots[--sched->n_free_slots];
-        seq->n_computed = seq->n_hashed = seq->n_rows = 0;
-        seq->begun = false;
-        seq->chain_node = PREFIX_ROOT;
-        seq->state_slot = STATE_SLOT_NONE;
-        seq->snapshot_block = 0;
+        bool is_back = scheduler_moves_in(sched, seq);
+        seq->state = i == r->leader || is_back ? SEQUENCE_RUNNING : SEQUENCE_FORKING;
+        if (!is_back) {
+            seq->n_computed = seq->n_hashed = seq->n_rows = 0;
+            seq->begun = false;
+            seq->chain_node = PREFIX_ROOT;
+            seq->state_slot = STATE_SLOT_NONE;
+            seq->snapshot_block = 0;
+        }
         if (seq->draft)
             draft_take_place(seq->draft, seq, sched->indexes + (size_t)seq->slot * index_len,
                              n_tokens);

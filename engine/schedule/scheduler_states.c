@@ -148,8 +148,7 @@ void scheduler_states_commit(struct scheduler *sched, struct sequence *seq)
         const struct state_write *write = &sched->state_writes[seq->i_state_write + i];
         if (write->slot == old) /* in place: the holder is the same */
             old = STATE_SLOT_NONE;
-        if (write->n_tokens <= seq->n_computed)
-            record_snapshot(sched, seq, write);
+        record_snapshot(sched, seq, write);
         if (write->n_tokens == seq->n_computed)
             seq->state_slot = write->slot;
         else

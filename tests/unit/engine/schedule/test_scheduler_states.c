@@ -18,12 +18,13 @@
 #include "engine/schedule/scheduler_private.h"
 #include "tests/unit/engine/support/support_scheduler.h"
 
-enum { MAX_STATES = 64, MAX_LIVE = 200 };
+enum { MAX_STATES = 64, MAX_HOST = 4, MAX_LIVE = 200 };
 
 /* --- the oracle --- */
 
 static struct {
     uint64_t slots[MAX_STATES]; /* hash of salt and tokens */
+    uint64_t host[MAX_HOST];
 } oracle;
 
 static uint64_t add_token(uint64_t h, uint32_t token, bool is_long)
@@ -63,6 +64,18 @@ static uint64_t read_state(const struct sequence *seq, uint32_t slot, uint32_t a
     return oracle.slots[slot];
 }
 
+static void move_states(const struct bench *b)
+{
+    for (uint32_t i = 0; i < b->plan.n_moves; i++) {
+        const struct state_move *move = &b->plan.moves[i];
+        assert_true(move->slot < b->cfg.n_state_slots && move->place < b->cfg.n_host_states);
+        if (move->to_host)
+            oracle.host[move->place] = oracle.slots[move->slot];
+        else
+            oracle.slots[move->slot] = oracle.host[move->place];
+    }
+}
+
 /* Runs a step as an executor does: all sequences read at any time, and write at any time. */
 static void run_states(struct bench *b)
 {
@@ -71,6 +84,7 @@ static void run_states(struct bench *b)
     uint64_t written[MAX_STATES];
     memset(reader, 0, sizeof(reader));
     memset(writer, 0, sizeof(writer));
+    move_states(b);
     for (uint32_t s = 0; s < t->n_seqs; s++) {
         const struct sequence *seq = b->sched->scheduled[s];
         uint32_t first = t->seq_start[s], end = t->seq_start[s + 1];
@@ -105,7 +119,7 @@ static void run_states(struct bench *b)
 static void check_states(const struct bench *b)
 {
     const struct scheduler *sched = b->sched;
-    uint32_t n_held = 0;
+    uint32_t n_held = 0, n_snapshots = 0;
     bool held[MAX_STATES] = {false};
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct sequence *seq = sched->running[i];
@@ -124,12 +138,19 @@ static void check_states(const struct bench *b)
         }
     }
     assert_int_equal(state_cache_n_free(sched->states), b->cfg.n_state_slots - n_held);
+    for (uint32_t i = 0; sched->prefix && i < b->cfg.n_blocks; i++) {
+        uint64_t node = prefix_cache_node(sched->prefix, i);
+        n_snapshots += node && state_cache_peek(sched->states, node) != STATE_SLOT_NONE;
+    }
+    /* no snapshot outlives its block */
+    assert_int_equal(state_cache_n_snapshots(sched->states), n_snapshots);
 }
 
 static bool step(struct bench *b)
 {
     bool ran = bench_step(b);
-    check_states(b);
+    if (!b->sched->n_moves) /* else moves wait for the next step that runs */
+        check_states(b);
     return ran;
 }
 
@@ -325,10 +346,55 @@ static void test_drafts_take_spare_slots_only(void **state)
     }
 }
 
+/* Two callers with one slot: the first request of `b` takes the slots of `a`, whose state waits in
+ * host memory. Returns the prompt rows of all steps. */
+static uint32_t yield_and_return(struct bench *b, int64_t move_ns, uint64_t *out_n_moved)
+{
+    struct scheduler_config cfg = few;
+    struct scheduler_stats s;
+    struct request *r[2];
+    uint32_t n_rows = 0;
+    cfg.n_running_states = 1;
+    cfg.n_state_slots = 2;
+    cfg.n_host_states = 1;
+    cfg.snapshot_blocks = 0;
+    open_states(b, &cfg);
+    scheduler_set_move_ns(b->sched, move_ns);
+    scheduler_add(b->sched, r[0] = bench_make(b, 0, 61, 20, 1, 0, ""));
+    while (r[0]->choices[0].n_ids < 12)
+        assert_true(step(b));
+    scheduler_add(b->sched, r[1] = bench_make(b, 1, 40, 20, 1, 1, ""));
+    while (step(b))
+        n_rows += b->plan.n_prefill_rows;
+    scheduler_get_stats(b->sched, &s);
+    *out_n_moved = s.n_moved_out;
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(r[i]->n_preemptions, i == 0);
+        bench_assert_answer(r[i], true);
+        request_release(r[i]);
+    }
+    close_states(b);
+    return n_rows;
+}
+
+/* A preempted sequence is moved out if that costs less than to compute its tokens again. */
+static void test_preemption_moves_the_state_out_where_that_costs_less(void **state)
+{
+    (void)state;
+    uint64_t n_moved;
+    /* its last row comes as a piece of one row */
+    assert_int_equal(yield_and_return(&bench, 0, &n_moved), 40 + 1);
+    assert_int_equal(n_moved, 1);
+    /* from the snapshot behind block 7 if that survives, else from the start */
+    assert_true(yield_and_return(&bench, INT64_MAX, &n_moved) >= 40 + 61 + 12 - 56);
+    assert_int_equal(n_moved, 0);
+}
+
 /* --- random schedules --- */
 
 struct totals {
     uint64_t n_preemptions, n_hits, n_accepted, n_kept, n_crossings, n_evictions, n_replayed;
+    uint64_t n_moved;
 };
 
 /* A request as a client resumes it: with the tokens of the request that was cut off. */
@@ -401,6 +467,7 @@ static struct scheduler_config random_config(bool *out_drafts)
                                    .prefix_cache = bench_below(8) > 0};
     cfg.n_running_states = cfg.max_seqs - bench_below(3) * (cfg.max_seqs > 6);
     cfg.n_state_slots = cfg.n_running_states + bench_below(bench_below(2) ? 3 : 40);
+    cfg.n_host_states = bench_below(MAX_HOST + 1);
     cfg.long_rope_after = bench_below(4) ? 0 : 40 + bench_below(60);
     *out_drafts = bench_below(2);
     cfg.n_draft_rows = *out_drafts ? 12 : 0;
@@ -449,6 +516,7 @@ static void run_schedule(struct totals *totals)
     totals->n_preemptions += s.n_preemptions;
     totals->n_hits += s.n_snapshot_hits;
     totals->n_evictions += s.n_snapshot_evictions;
+    totals->n_moved += s.n_moved_out;
     totals->n_crossings += s.n_rope_crossings;
     totals->n_accepted += b->n_accepted;
     totals->n_kept += b->n_kept;
@@ -464,12 +532,13 @@ static void test_random_schedules_read_the_state_of_their_tokens(void **state)
     struct totals totals = {0};
     for (uint32_t seed = 1; seed <= n; seed++) {
         bench_rng = seed * 2654435761u;
-        if (text)
-            fprintf(stderr, "\rschedule %u", seed);
         run_schedule(&totals);
     }
+    print_message("%u schedules: %llu snapshots found, %llu moved out, %llu replayed\n", n,
+                  (unsigned long long)totals.n_hits, (unsigned long long)totals.n_moved,
+                  (unsigned long long)totals.n_replayed);
     assert_true(totals.n_preemptions > n && totals.n_hits > n && totals.n_evictions > n);
-    assert_true(totals.n_replayed > n / 8);
+    assert_true(totals.n_replayed > n / 8 && totals.n_moved > n / 8);
     assert_true(totals.n_crossings > n / 8 && totals.n_accepted > n && totals.n_kept > n);
 }
 
@@ -483,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_running_states_limit_running_sequences),
         cmocka_unit_test(test_running_states_beyond_the_slots_are_refused),
         cmocka_unit_test(test_drafts_take_spare_slots_only),
+        cmocka_unit_test(test_preemption_moves_the_state_out_where_that_costs_less),
         cmocka_unit_test(test_random_schedules_read_the_state_of_their_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
