@@ -142,6 +142,8 @@ enum {
     ENGINE_MAX_CHOICES = 8,
     ENGINE_MAX_BAD_WORDS = 2048, /* token sequences: two per text of the request */
     ENGINE_MAX_BAD_WORD_IDS = 1024,
+    ENGINE_SNAPSHOT_TOKENS = 512,    /* between two snapshots of a recurrent state */
+    ENGINE_HOST_STATES = 2,          /* states of waiting sequences in host memory, at most */
     ENGINE_SCORE_ROWS = 32,          /* prompt rows per step that give log-probabilities */
     ENGINE_DRAFT_ROWS = 32,          /* drafted tokens per step, over all sequences */
     ENGINE_MAX_DRAFT_TOKENS = 16,    /* drafted tokens per step of one sequence */

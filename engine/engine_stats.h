@@ -121,6 +121,10 @@ struct engine_stats {
      * for all rows. */
     uint64_t n_path_d_rows, n_path_p_rows;
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
+    /* Slots of recurrent states, those that sequences hold, and those with a snapshot. */
+    uint32_t n_state_slots, n_states_used, n_snapshots;
+    uint64_t n_snapshot_hits, n_snapshot_evictions;
+    uint64_t n_moved_out;      /* states that went to host memory in place of a recompute */
     uint64_t n_rope_crossings; /* sequences that outgrew longrope's original context */
     /* n_submitted = n_finished + n_cancelled + n_expired + live requests. Refused requests count
      * only in n_refused. */

@@ -119,22 +119,12 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
     return 0;
 }
 
-/* A running sequence has a state slot of its own. A prefix without its state is of no use, and a
- * rejected draft could not be undone. */
-static int bound_by_states(struct engine *e, struct error *err)
+/* A running sequence holds a slot of its state. */
+static void bound_by_states(struct engine *e)
 {
     uint32_t n_slots = e->memory.n_state_slots;
-    if (!n_slots)
-        return 0;
-    if (e->cfg.draft_path)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "drafts for a model with recurrent layers are not supported; load the "
-                         "model without a draft model");
-    if (n_slots < e->cfg.max_concurrent)
+    if (n_slots && n_slots < e->cfg.max_concurrent)
         e->cfg.max_concurrent = n_slots;
-    e->cfg.prefix_cache = false;
-    e->cfg.draft_tokens = 0;
-    return 0;
 }
 
 static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
@@ -162,7 +152,7 @@ static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *e
     if (!rc)
         e->memory = *executor_actual(e->executor);
     if (!rc)
-        rc = bound_by_states(e, err);
+        bound_by_states(e);
     if (!rc && e->cfg.draft_path)
         rc = open_draft_model(e, checkpoint_name(ckpt), err);
     return rc;
@@ -180,6 +170,13 @@ static int open_file(struct engine *e, struct error *err)
     return rc;
 }
 
+/* Sequences with a recurrent state that run at once; 0: the model has no states. */
+static uint32_t running_states(const struct engine *e)
+{
+    uint32_t n = executor_actual(e->executor)->n_state_slots;
+    return n < e->cfg.max_concurrent ? n : e->cfg.max_concurrent;
+}
+
 static void set_limits(struct engine *e)
 {
     const struct executor_plan *plan = executor_actual(e->executor);
@@ -191,9 +188,10 @@ static void set_limits(struct engine *e)
         .n_logits = vocab,
         .context_tokens = plan->context_tokens < pool ? plan->context_tokens : (uint32_t)pool,
         .max_concurrent = e->cfg.max_concurrent,
+        .n_running_states = running_states(e),
+        .state_bytes = plan->state_slot_bytes,
         .draft_tokens = e->cfg.draft_tokens,
         .has_draft_model = e->draft_model != NULL,
-        .has_states = plan->n_state_slots > 0,
         .max_input_tokens = e->cfg.max_input_tokens,
         .max_total_tokens = e->cfg.max_total_tokens,
     };
@@ -229,12 +227,15 @@ static int open_scheduler(struct engine *e, struct error *err)
         .max_blocks_per_seq = plan->context_tokens / bs + (plan->context_tokens % bs != 0),
         .n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS,
     };
+    uint32_t n_running = running_states(e);
+    uint32_t n_host_states =
+        n_running < ENGINE_HOST_STATES ? n_running : (uint32_t)ENGINE_HOST_STATES;
     struct scheduler_config cfg = {
         .max_rows = limits.max_rows,
         .max_seqs = limits.max_seqs,
         .max_blocks_per_seq = limits.max_blocks_per_seq,
         .n_score_rows = ENGINE_SCORE_ROWS,
-        .n_draft_rows = plan->n_state_slots ? 0 : ENGINE_DRAFT_ROWS,
+        .n_draft_rows = ENGINE_DRAFT_ROWS,
         .n_blocks = plan->n_blocks,
         .block_size = bs,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
@@ -243,6 +244,10 @@ static int open_scheduler(struct engine *e, struct error *err)
                               ? SCHEDULER_TARGET_AUTO
                               : e->cfg.target_itl_ms * NS_PER_MS,
         .long_rope_after = executor_model_info(e->executor)->long_rope_after,
+        .n_state_slots = plan->n_state_slots,
+        .n_running_states = n_running,
+        .n_host_states = n_host_states,
+        .snapshot_blocks = (ENGINE_SNAPSHOT_TOKENS + bs - 1) / bs,
         .prefix_cache = e->cfg.prefix_cache,
         /* Path P equals path D to the bit on the CPU. On a GPU the two sum attention in different
          * orders. */
@@ -253,6 +258,8 @@ static int open_scheduler(struct engine *e, struct error *err)
         .n_draft_seqs = e->draft_model ? DRAFT_MODEL_MAX_SEQS : 0,
     };
     int rc = scheduler_create(&cfg, &e->scheduler, err);
+    if (!rc)
+        rc = engine_moves_open(e, n_host_states, err);
     if (!rc)
         rc = step_batch_create(&limits, &e->batch, err);
     if (rc)
@@ -275,7 +282,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         !e->deferred_result)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
                          limits.max_seqs);
-    atomic_store(&e->admission.n_places, limits.max_seqs);
+    atomic_store(&e->admission.n_places, n_running ? n_running : limits.max_seqs);
     e->admission.longest_prompt = plan->n_blocks / 4 * bs;
     return admission_init(&e->admission, cfg.max_requests, err);
 }
@@ -361,6 +368,7 @@ void engine_close(struct engine *e)
         executor_free_results(e->executor, e->results, e->n_results);
         executor_free_results(e->executor, e->last_results, e->n_results);
     }
+    engine_moves_close(e);
     free(e->to_draw);
     free(e->drawn);
     free(e->deferred);
@@ -486,6 +494,12 @@ void engine_stats_refresh(struct engine *e, uint32_t n_seen)
     e->stats.n_preemptions = s.n_preemptions;
     e->stats.n_rope_crossings = s.n_rope_crossings;
     e->stats.n_prefix_hit_tokens = s.n_prefix_hit_tokens;
+    e->stats.n_state_slots = s.n_state_slots;
+    e->stats.n_states_used = s.n_states_used;
+    e->stats.n_snapshots = s.n_snapshots;
+    e->stats.n_snapshot_hits = s.n_snapshot_hits;
+    e->stats.n_snapshot_evictions = s.n_snapshot_evictions;
+    e->stats.n_moved_out = s.n_moved_out;
     e->stats.n_prefix_query_tokens = s.n_prefix_query_tokens;
     e->stats.queued_prompt_tokens = s.queued_tokens;
     if (e->draft_model) {

@@ -241,8 +241,8 @@ static void count_queued(struct engine *e, const struct scheduler_plan *plan)
 static int begin_step(struct engine *e, const struct scheduler_plan *plan, struct error *err)
 {
     int rc = e->draft_model ? draft_model_health(e->draft_model, err) : 0;
-    for (uint32_t i = 0; i < plan->n_copies && !rc; i++)
-        rc = executor_copy_block(e->executor, plan->copies[i].from, plan->copies[i].to, err);
+    if (!rc)
+        rc = engine_moves_make(e, plan, err);
     if (!rc)
         rc = executor_step(e->executor, e->batch, err);
     count_queued(e, plan);

@@ -75,7 +75,9 @@ struct engine {
     int64_t deferred_ns; /* when the tokens were drawn */
     int64_t drawn_ns;    /* when the last step's tokens were drawn; 0: the loop has slept since */
     struct step_cost step_cost;
-    struct request *dirty; /* list of requests with unpublished events */
+    unsigned char *host_states; /* states of sequences that wait (engine_moves.c); NULL: none */
+    int64_t move_ns;            /* time to copy a state to or from there */
+    struct request *dirty;      /* list of requests with unpublished events */
     struct engine_stats stats;
     struct admission admission;
 
@@ -108,6 +110,12 @@ struct engine {
 void *engine_loop_run(void *engine);
 /* Puts a request with `bits` into the inbox and wakes the loop. */
 void engine_post(struct engine *engine, struct request *request, unsigned bits);
+
+/* engine_moves.c: host memory for n_states states. Engine thread, or before that thread starts. */
+int engine_moves_open(struct engine *engine, uint32_t n_states, struct error *err);
+void engine_moves_close(struct engine *engine);
+/* Moves states and copies blocks before a step. */
+int engine_moves_make(struct engine *engine, const struct scheduler_plan *plan, struct error *err);
 
 /* engine_size.c: adds the plan of the draft model, whose memory lies on the device of the head. */
 void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draft);

@@ -2,9 +2,9 @@
  * some token lies in a slot. A slot has a number of holders, as a KV block has. The bytes lie in
  * the executor's pool. Engine thread only. Allocates at create, never after. Knows no requests.
  *
- * A snapshot is a slot with the state behind the last token of a block. It is recorded under the
- * block's node of the prefix cache. Nodes are unique for salt, parent and tokens, and are never
- * reused. So two callers share a snapshot only if their salts are equal.
+ * A snapshot is a slot with the state behind the last token of a block. The key of the
+ * snapshot is the block's node of the prefix cache. Nodes are unique for salt, parent and tokens,
+ * and are never reused. So two callers share a snapshot only if their salts are equal.
  *
  * Snapshots without holders are in two lists, least recently used first. Snapshots inside a prompt
  * that were never found are evicted first. Ends of prompts and found snapshots are evicted last. */

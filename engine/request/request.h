@@ -22,7 +22,9 @@ struct request_limits {
     /* longest sequence: the model's context, cut to what the KV pool holds */
     uint32_t context_tokens;
     uint32_t max_concurrent;
-    bool has_states; /* recurrent layers: a request has one choice, because choices share blocks */
+    /* Sequences with a recurrent state that run at once, and the bytes of a state; 0: no states. */
+    uint32_t n_running_states;
+    uint64_t state_bytes;
     /* most tokens of a prompt, and of prompt and answer; 0: the context */
     uint32_t max_input_tokens, max_total_tokens;
     uint32_t draft_tokens; /* default for requests without a number; 0: none */

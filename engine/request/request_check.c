@@ -261,11 +261,11 @@ int request_check(const struct engine_request *req, const struct request_limits 
         (rc = check_text("caller", req->caller, REQUEST_MAX_CALLER_BYTES, err)) ||
         (rc = check_prompt(req, limits, err)) || (rc = check_resume(req, limits, err)))
         return rc;
-    if (req->sampling.n > 1 && limits->has_states)
+    if (limits->n_running_states && req->sampling.n > limits->n_running_states)
         return error_field(err, "sampling.n",
-                           "%u choices of a model with recurrent layers are not supported; send "
-                           "the request once for each choice",
-                           req->sampling.n);
+                           "%u choices need %u state slots of %llu bytes; the server has %u",
+                           req->sampling.n, req->sampling.n,
+                           (unsigned long long)limits->state_bytes, limits->n_running_states);
     if (req->sampling.n > limits->max_concurrent)
         return error_field(err, "sampling.n", "%u choices exceed the %u sequences that run at once",
                            req->sampling.n, limits->max_concurrent);

@@ -51,12 +51,13 @@ struct sequence {
     uint32_t n_hashed;   /* full blocks that are in the prefix cache, */
     uint64_t chain_node; /* and the prefix cache's node of the last of them */
     bool is_long;        /* its blocks hold keys rotated by longrope's long table */
-    /* Recurrent states (scheduler_states.c): the slot of the state behind n_computed tokens;
-     * STATE_SLOT_NONE where nothing is computed or the model has no states, */
+    /* Recurrent states (scheduler_states.c): the slot of the state behind n_computed tokens.
+     * STATE_SLOT_NONE: nothing is computed, or the model has no states. */
     uint32_t state_slot;
     uint32_t snapshot_block; /* the end of a shared prefix, in blocks: a snapshot is wanted; or 0 */
     uint32_t i_state_write, n_state_writes; /* and the slots that the current step writes */
-    uint32_t place; /* of its state in host memory while its request waits (scheduler_moves.c) */
+    uint32_t
+        place; /* place of its state in host memory while its request waits (scheduler_moves.c) */
     uint64_t last_step;
     bool begun;           /* a step has computed rows of the sequence since it got its slot */
     bool overdue;         /* its last step was long ago */

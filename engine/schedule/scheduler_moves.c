@@ -1,5 +1,5 @@
-/* Moves a sequence out whose request gives its slots to another request: its state goes to a place
- * in host memory, its blocks to a block table of that place. So the sequence continues later
+/* Moves a sequence out whose request gives its slots to another request. Its state goes to a place
+ * in host memory. Its blocks go to a block table of that place. So the sequence continues later
  * without computing anything again. The moves of bytes are part of the next step's plan.
  *
  * A sequence is moved out if that costs less time than to compute the lost tokens again. Blocks of

@@ -229,8 +229,8 @@ bool scheduler_states_has_snapshot(const struct scheduler *sched, uint64_t node)
 void scheduler_states_attach(struct scheduler *sched, struct sequence *seq, uint64_t node);
 /* True if choices wait for the state behind the prompt that the sequence computes. */
 bool scheduler_states_wait_for(const struct scheduler *sched, const struct sequence *seq);
-/* How many of the sequence's next n rows it takes in one piece: a piece ends with the prompt if
- * choices wait for that state. */
+/* How many of the sequence's next n rows fit in a piece. A piece ends with the prompt if choices
+ * wait for that state. */
 uint32_t scheduler_states_cut(const struct scheduler *sched, const struct sequence *seq,
                               uint32_t n);
 /* Gives the leader's state to a choice. Returns false if the states differ in length. */

@@ -1,6 +1,6 @@
 /* Tests the slots of recurrent states. An oracle keeps a hash of salt and tokens in each slot, as
- * an executor keeps states. Before each row it checks that the slot which the row reads holds the
- * hash of the sequence's tokens before that row. */
+ * an executor keeps states. Before each row it checks the slot that the row reads. The slot must
+ * hold the hash of the sequence's tokens before that row. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -114,8 +114,8 @@ static void run_states(struct bench *b)
     }
 }
 
-/* Between steps: each sequence holds the state behind its computed tokens, and each snapshot that
- * its blocks lead to is the state behind that block. */
+/* Between steps each sequence holds the state behind its computed tokens. Each snapshot that its
+ * blocks lead to is the state behind that block. */
 static void check_states(const struct bench *b)
 {
     const struct scheduler *sched = b->sched;
@@ -346,8 +346,8 @@ static void test_drafts_take_spare_slots_only(void **state)
     }
 }
 
-/* Two callers with one slot: the first request of `b` takes the slots of `a`, whose state waits in
- * host memory. Returns the prompt rows of all steps. */
+/* A request takes the only slot of a request of lower priority, whose state waits in host memory.
+ * Returns the prompt rows of all steps since. */
 static uint32_t yield_and_return(struct bench *b, int64_t move_ns, uint64_t *out_n_moved)
 {
     struct scheduler_config cfg = few;
