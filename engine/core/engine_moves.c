@@ -1,5 +1,5 @@
-/* Moves of bytes that a plan asks for before its step: states to and from host memory, and copies
- * of KV blocks. The time of a state's move is measured, because the scheduler compares it with the
+/* Moves of bytes before a step, as its plan says. States go to host memory and back, and KV blocks
+ * are copied. The time of a state's move is measured, because the scheduler compares it with the
  * time to compute the state again. */
 #include <stdlib.h>
 

@@ -55,9 +55,8 @@ struct sequence {
      * STATE_SLOT_NONE: nothing is computed, or the model has no states. */
     uint32_t state_slot;
     uint32_t snapshot_block; /* the end of a shared prefix, in blocks: a snapshot is wanted; or 0 */
-    uint32_t i_state_write, n_state_writes; /* and the slots that the current step writes */
-    uint32_t
-        place; /* place of its state in host memory while its request waits (scheduler_moves.c) */
+    uint32_t i_state_write, n_state_writes; /* slots that the current step writes */
+    uint32_t place; /* where its state lies in host memory (scheduler_moves.c) */
     uint64_t last_step;
     bool begun;           /* a step has computed rows of the sequence since it got its slot */
     bool overdue;         /* its last step was long ago */

@@ -532,9 +532,27 @@ static void test_counts_many_ids_with_collisions(void **state)
     request_counts_fini(&counts);
 }
 
+/* A model with recurrent layers has fewer slots of states than sequences that may run at once. */
+static void test_more_choices_than_state_slots_are_refused(void **state)
+{
+    (void)state;
+    struct engine_request req = valid();
+    struct request_limits few = limits;
+    struct error err;
+    few.n_running_states = 2;
+    few.state_bytes = 1000;
+    req.sampling.n = 2;
+    assert_int_equal(request_check(&req, &few, &err), 0);
+    req.sampling.n = 3;
+    assert_int_equal(request_check(&req, &few, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "sampling.n");
+    assert_int_equal(request_check(&req, &limits, &err), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_more_choices_than_state_slots_are_refused),
         cmocka_unit_test(test_check_numbers_in_their_ranges),
         cmocka_unit_test(test_check_names_the_field_that_is_wrong),
         cmocka_unit_test(test_check_limits_themselves_are_taken),
