@@ -60,8 +60,8 @@ struct executor_config {
     enum dtype kv_dtype;    /* a type in the kernels' kv_dtypes */
     uint32_t kv_block_size; /* tokens per block, power of two ≤ 128 */
     uint64_t kv_tokens;     /* pool capacity in tokens, rounded up to blocks */
-    /* Slots for states of recurrent layers; 0: one per sequence. Models without such layers have
-     * none. */
+    /* Slots for states of recurrent layers; 0: one per sequence, and a quarter more for snapshots.
+     * Models without such layers have none. */
     uint32_t state_slots;
     uint32_t max_context_tokens; /* per sequence; 0: the model's */
     uint32_t max_rows, max_seqs; /* most rows and sequences per step */

@@ -9,6 +9,7 @@
 #include "engine/format/checkpoint.h"
 #include "engine/forward/executor.h"
 #include "engine/model/model.h"
+#include "engine/model/plan.h"
 #include "engine/model/step.h"
 #include "engine/request/draft.h"
 #include "engine/template/chat_templates.h"
@@ -119,12 +120,12 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
     return 0;
 }
 
-/* A running sequence holds a slot of its state. */
+/* A running sequence holds a slot of its state. Some slots are left for snapshots and drafts. */
 static void bound_by_states(struct engine *e)
 {
-    uint32_t n_slots = e->memory.n_state_slots;
-    if (n_slots && n_slots < e->cfg.max_concurrent)
-        e->cfg.max_concurrent = n_slots;
+    uint32_t n = plan_running_states(e->memory.n_state_slots);
+    if (n && n < e->cfg.max_concurrent)
+        e->cfg.max_concurrent = n;
 }
 
 static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
@@ -173,7 +174,7 @@ static int open_file(struct engine *e, struct error *err)
 /* Sequences with a recurrent state that run at once; 0: the model has no states. */
 static uint32_t running_states(const struct engine *e)
 {
-    uint32_t n = executor_actual(e->executor)->n_state_slots;
+    uint32_t n = plan_running_states(executor_actual(e->executor)->n_state_slots);
     return n < e->cfg.max_concurrent ? n : e->cfg.max_concurrent;
 }
 

@@ -7,6 +7,7 @@
 #include "base/system/device_name.h"
 #include "engine/core/engine_private.h"
 #include "engine/draft/draft_model.h"
+#include "engine/model/plan.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"
 
@@ -53,7 +54,7 @@ static uint64_t tokens_wanted(const struct executor_config *cfg, const struct ex
     return wanted < most ? wanted : most;
 }
 
-/* Chooses the slots of states where the config has no number: one for each sequence. The slots take
+/* Chooses the slots of states where the config has no number. The slots take
  * at most half of the memory that is free once the weights are loaded. The plan gets their bytes.
  */
 static int choose_state_slots(struct executor_config *cfg, struct executor_plan *plan,
@@ -70,7 +71,8 @@ static int choose_state_slots(struct executor_config *cfg, struct executor_plan 
                          " bytes, and %" PRIu64 " are left beside the weights; use a smaller model "
                          "or free memory",
                          plan->state_slot_bytes, room);
-    cfg->state_slots = fits < cfg->max_seqs ? (uint32_t)fits : cfg->max_seqs;
+    uint32_t wanted = plan_state_slots(cfg->max_seqs);
+    cfg->state_slots = fits < wanted ? (uint32_t)fits : wanted;
     plan->n_state_slots = cfg->state_slots;
     plan->state_bytes = plan->state_slot_bytes * cfg->state_slots;
     return 0;

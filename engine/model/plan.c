@@ -41,7 +41,6 @@ static int check_kv_dtype(enum dtype type, const struct op_table *ops, struct er
                        dtype_name(type), names, ops->name);
 }
 
-/* A slot for each sequence, unless the config has a number. */
 static int choose_state_slots(const struct model_shape *shape, const struct executor_config *cfg,
                               uint32_t *out_n, struct error *err)
 {
@@ -50,7 +49,7 @@ static int choose_state_slots(const struct model_shape *shape, const struct exec
         has_states = shape_state_floats(shape, i) > 0;
     if (!has_states)
         return 0;
-    *out_n = cfg->state_slots ? cfg->state_slots : cfg->max_seqs;
+    *out_n = cfg->state_slots ? cfg->state_slots : plan_state_slots(cfg->max_seqs);
     if (*out_n > MAX_STATE_SLOTS)
         return error_field(err, "state_slots", "%u is not in 1..%d", *out_n, MAX_STATE_SLOTS);
     return 0;

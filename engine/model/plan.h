@@ -68,6 +68,19 @@ struct rank_plan {
     uint8_t digest[SHA256_BYTES];
 };
 
+/* Slots of recurrent states for n_seqs running sequences: a quarter more, for snapshots and
+ * drafts. */
+static inline uint32_t plan_state_slots(uint32_t n_seqs)
+{
+    return n_seqs + n_seqs / 4;
+}
+
+/* The reverse: sequences that may run with n_slots slots. */
+static inline uint32_t plan_running_states(uint32_t n_slots)
+{
+    return n_slots - n_slots / 5;
+}
+
 /* Computes the step sizes of a config: blocks from tokens, table width from the context. Checks
  * that `ops` support the KV type. INVALID_ARGUMENT names the field. */
 int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,

@@ -431,7 +431,8 @@ static void test_a_state_can_be_copied_saved_and_loaded(void **state)
         check_continuation(&run, 5, whole, "copied");
         assert_int_equal(executor_load_state(run.ex, 9, saved, &err), 0);
         check_continuation(&run, 9, whole, "loaded");
-        assert_int_equal(executor_load_state(run.ex, 64, saved, &err), STATUS_INTERNAL);
+        uint32_t n_slots = executor_actual(run.ex)->n_state_slots;
+        assert_int_equal(executor_load_state(run.ex, n_slots, saved, &err), STATUS_INTERNAL);
         free(saved);
         model_run_close(&run);
     }
@@ -450,13 +451,14 @@ static void test_bad_slots_are_refused(void **state)
     model_run_add(&run, ids, N_IDS);
     model_run_push(&run, 0, 3, 0);
     struct step_batch *b = run.batch;
+    uint32_t n_slots = executor_actual(run.ex)->n_state_slots;
     const struct {
         uint32_t *at, bad;
     } rows[] = {
-        {&b->state_reads[0], 64},
+        {&b->state_reads[0], n_slots},
         {&b->state_reads[0], STEP_STATE_PREVIOUS},
         {&b->state_reads[1], STEP_STATE_NONE},
-        {&b->state_writes[0], 64},
+        {&b->state_writes[0], n_slots},
         {&b->state_writes[2], STEP_STATE_NONE},
     };
     for (size_t i = 0; i < ARCH_N_OF(rows); i++) {

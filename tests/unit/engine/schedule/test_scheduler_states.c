@@ -478,7 +478,7 @@ static void run_schedule(struct totals *totals)
 {
     static const char *const callers[] = {"ann", "bob", "cid"};
     struct bench *b = &bench;
-    struct request *all[MAX_LIVE];
+    static struct request *all[MAX_LIVE];
     struct scheduler_stats s;
     bool drafts;
     uint32_t n = 0, n_most = 4 + bench_below(20), n_seeds = 1 + bench_below(20);
