@@ -403,7 +403,7 @@ static struct request *make_resumed(struct bench *b, const struct request *old)
     static uint32_t prompt[MAX_BLOCKS];
     struct engine_resume resume[ENGINE_MAX_CHOICES];
     struct engine_request req;
-    struct request *r;
+    struct request *r = NULL;
     struct error err;
     engine_request_init(&req);
     memcpy(prompt, old->prompt, old->n_prompt * sizeof(*prompt));
@@ -422,7 +422,7 @@ static struct request *make_resumed(struct bench *b, const struct request *old)
     req.resume = resume;
     if (request_check(&req, &b->limits, &err) || request_create(&req, &b->limits, &r, &err))
         fail_msg("%s", err.message);
-    for (uint32_t i = 0; i < r->n_choices; i++)
+    for (uint32_t i = 0; r && i < r->n_choices; i++)
         if (resume[i].finished)
             r->choices[i].state = SEQUENCE_ENDED;
     return r;
