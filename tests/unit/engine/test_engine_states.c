@@ -1,0 +1,36 @@
+/* 64 requests alone give the same tokens as the same 64 at once, for a model with recurrent layers.
+ * Snapshots, choices, drafts, preemption and ranks change nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_same.h"
+
+static const struct same_variant variants[] = {
+    {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+    {"chunks of 5", 1, 1, 32, 4096, 5, 128, 64, false, false, 0.75, 0, 0, NULL, 0},
+    {"small pool", 1, 2, 4, 320, 32, 64, 64, true, true, 0.0, 0, 0, NULL, 0},
+    {"few slots", 1, 2, 8, 2048, 40, 64, 6, true, false, 0.0, 0, 0, NULL, 0},
+    {"drafts", 1, 2, 16, 4096, 32, 128, 16, false, false, 0.0, 0, 16, NULL, 0},
+    {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16, NULL, 0},
+};
+
+static void test_64_alone_equal_64_at_once_delta_net(void **state)
+{
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/qwen35", golden_source_dir());
+    same_check(path, DTYPE_BF16, variants, sizeof(variants) / sizeof(variants[0]), 44);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_64_alone_equal_64_at_once_delta_net),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
