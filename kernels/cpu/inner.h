@@ -194,8 +194,8 @@ struct cpu_inner {
     /* The recurrent ops (recurrent/recurrent_span.h). Transposes w[n][width]. */
     void (*conv_taps)(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width);
     void (*conv_row)(const struct conv_row *row);
-    /* x = x / √(Σx² + eps) · scale, in place; the sum in lanes and tree. */
-    void (*l2_norm)(float *x, uint32_t n, float eps, float scale);
+    /* y = x / √(Σx² + eps) · scale; the sum in lanes and tree. */
+    void (*l2_norm)(float *y, const float *x, uint32_t n, float eps, float scale);
     void (*span_gates)(const struct span_gates *gates);
     void (*delta_span)(const struct state_span *span);
     void (*ssm_span)(const struct state_span *span);

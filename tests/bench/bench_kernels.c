@@ -1,5 +1,5 @@
-/* bench_kernels: speed of the linear layers and of attention, per kernel set and number of rows.
- * The same run measures the limits: read bandwidth and the integer dot rate.
+/* bench_kernels: speed of the linear layers, attention and recurrent layers, per kernel set and
+ * number of rows. The same run measures the limits: read bandwidth and the integer dot rate.
  *
  *   bench_kernels [--kernels auto] [--threads 2] [--ms 200] [--only BF16] [--outliers 1]
  *                 [--rows 1,4,32]
@@ -66,7 +66,7 @@ struct bench {
     struct stream *stream;
     const struct op_table *ops;
     uint32_t n_threads;
-    double budget_s, read_gbs, dot_gops; /* dot_gops: 0 if unknown */
+    double budget_s, read_gbs, update_gbs, dot_gops; /* dot_gops: 0 if unknown */
     double outlier_share;
     uint32_t rows[16]; /* row counts of --rows; rows[0] = 0: the row counts of each set of layers */
     const char *only;
@@ -122,6 +122,36 @@ static void read_share(void *arg, uint32_t index, uint32_t n_threads)
     for (int i = 1; i < 8; i++)
         s[0] += s[i];
     job->sum[index % 64] += s[0];
+}
+
+static void update_share(void *arg, uint32_t index, uint32_t n_threads)
+{
+    const struct read_job *job = arg;
+    uint32_t begin, end;
+    thread_pool_share(job->n, 1, index, n_threads, &begin, &end);
+    uint64_t *p = (uint64_t *)(uintptr_t)job->data;
+    for (size_t i = (size_t)begin * 512; i < (size_t)end * 512; i++)
+        p[i] += index + 1;
+}
+
+/* Returns the bandwidth in GB/s, reads and writes together, of changing a buffer in place. */
+static double update_bandwidth(const struct bench *b, size_t n_bytes)
+{
+    struct read_job job = {.data = take(n_bytes), .n = (uint32_t)(n_bytes / 4096)};
+    struct thread_pool *pool = NULL;
+    struct error err = {0};
+    if (thread_pool_create(b->n_threads, &pool, &err) != 0)
+        die(&err);
+    double best = 0;
+    for (int i = 0; i < 9; i++) {
+        double begin = seconds();
+        thread_pool_run(pool, update_share, &job);
+        double rate = 2.0 * (double)n_bytes / (seconds() - begin) * 1e-9;
+        best = rate > best ? rate : best;
+    }
+    thread_pool_destroy(pool);
+    free((void *)(uintptr_t)job.data);
+    return best;
 }
 
 /* Returns the read bandwidth in GB/s over a buffer as large as a model's weights. */
@@ -423,6 +453,82 @@ static void bench_attention(const struct bench *b, uint32_t context, uint32_t n_
     free(y);
 }
 
+static float *random_values(size_t n)
+{
+    float *x = take(n * sizeof(*x));
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)((int)(noise() % 2001) - 1000) * 1e-3f;
+    return x;
+}
+
+enum recurrent_op { OP_CONV, OP_DELTA, OP_SSM };
+
+/* The recurrent ops of a model, with states of all layers, in which n_rows rows of each of n_seqs
+ * sequences pass. Qwen3.5-0.8B: 16 heads of 128 x 128. Mamba-2: 64 heads of 128 x 64. */
+static void bench_recurrent(const struct bench *b, enum recurrent_op op, uint32_t n_seqs,
+                            uint32_t n_rows)
+{
+    enum { LAYERS = 18, WIDTH = 4, D = 128, HEADS = 16, SSM_HEADS = 64, SSM_DIM = 64, MOST = 6144 };
+    static const char *const names[] = {"convolution", "delta net", "Mamba-2"};
+    uint32_t m = n_seqs * n_rows, x_cols = op == OP_SSM ? SSM_HEADS * SSM_DIM + 2 * D : MOST,
+             y_cols = op == OP_CONV    ? MOST
+                      : op == OP_DELTA ? HEADS * D
+                                       : SSM_HEADS * SSM_DIM;
+    uint64_t state_floats = op == OP_CONV ? (WIDTH - 1) * MOST : (uint64_t)y_cols * D;
+    float *pool = take(LAYERS * n_seqs * state_floats * sizeof(float)),
+          *w = random_values(WIDTH * MOST), *dt = random_values((size_t)m * SSM_HEADS),
+          *first = random_values((size_t)m * x_cols), *x = random_values((size_t)m * x_cols),
+          *y = take((size_t)m * y_cols * sizeof(float)), *a = random_values(SSM_HEADS);
+    uint32_t *reads = take(2 * m * sizeof(*reads)), *writes = reads + m;
+    for (uint32_t i = 0; i < SSM_HEADS; i++)
+        a[i] = -0.1f - a[i] * a[i];
+    for (uint32_t r = 0; r < m; r++) {
+        reads[r] = r % n_rows == 0 ? r / n_rows : RECURRENT_PREVIOUS;
+        writes[r] = (r + 1) % n_rows == 0 ? r / n_rows : RECURRENT_NONE;
+    }
+    const struct conv_params conv = {MOST, WIDTH, w, NULL, true};
+    const struct delta_params delta = {HEADS, HEADS, D, D, 0,     HEADS, HEADS,
+                                       0,     false, a, w, 1e-6f, 0.088f};
+    const struct ssm_params ssm = {1, SSM_HEADS, D, SSM_DIM, a, w, w};
+    const struct state_rows rows = {reads, writes, m};
+    struct tensor tx = tensor_view(x, DTYPE_F32, m, x_cols),
+                  ty = tensor_view(y, DTYPE_F32, m, y_cols),
+                  tdt = {dt, DTYPE_F32, m, op == OP_DELTA ? HEADS : SSM_HEADS, SSM_HEADS};
+    double times[200], total = 0;
+    int n = 0, rc = 0;
+    while (n < 200 && (n < 5 || total < b->budget_s)) {
+        double spent = 0;
+        for (int l = 0; l < LAYERS && rc == 0; l++) {
+            const struct state_view state = {pool + l * n_seqs * state_floats, state_floats,
+                                             n_seqs};
+            memcpy(x, first, (size_t)m * x_cols * sizeof(float)); /* the delta net norms x */
+            double begin = seconds();
+            rc = op == OP_CONV ? op_conv(b->stream, &tx, &tx, &state, &rows, &conv)
+                 : op == OP_DELTA
+                     ? op_delta_net(b->stream, &ty, &tx, &tdt, &tdt, &state, &rows, &delta)
+                     : op_ssm(b->stream, &ty, &tx, &tdt, &state, &rows, &ssm);
+            spent += seconds() - begin;
+        }
+        if (rc != 0)
+            exit(1);
+        total += times[n++] = spent;
+    }
+    qsort(times, (size_t)n, sizeof(times[0]), by_value);
+    double t = times[n / 2], gbs = 8.0 * LAYERS * n_seqs * (double)state_floats / t * 1e-9;
+    printf("  %s, 18 layers, %u sequences of %u rows: %.3f ms, %.0f tokens/s, %.0f a thread; "
+           "states %.1f GB/s, %.0f%% of updates\n",
+           names[op], n_seqs, n_rows, t * 1e3, m / t, m / t / b->n_threads, gbs,
+           100 * gbs / b->update_gbs);
+    free(pool);
+    free(w);
+    free(dt);
+    free(first);
+    free(x);
+    free(y);
+    free(a);
+    free(reads);
+}
+
 /* Time per row of choosing a token. */
 static void bench_sampling(const struct bench *b, uint32_t vocab, const char *name,
                            struct sample_params params)
@@ -520,6 +626,15 @@ int main(int argc, char **argv)
         bench_attention(&b, 128, 1);
         bench_attention(&b, 1024, 1);
         bench_attention(&b, 512, 512);
+    }
+    if (strstr("recurrent", b.only) != NULL) {
+        b.update_gbs = update_bandwidth(&b, 96u << 20);
+        printf("  updates in place %.1f GB/s (96 MiB)\n", b.update_gbs);
+        for (enum recurrent_op op = OP_CONV; op <= OP_SSM; op++) {
+            bench_recurrent(&b, op, 1, 512);
+            bench_recurrent(&b, op, 1, 1);
+            bench_recurrent(&b, op, 8, 1);
+        }
     }
     static const uint32_t vocabs[] = {49152, 128256};
     for (int i = 0; i < 2 && strstr("sampling", b.only) != NULL; i++) {

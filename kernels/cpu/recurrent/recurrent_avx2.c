@@ -56,9 +56,9 @@ void conv_row_avx2(const struct conv_row *row)
     conv_row(row);
 }
 
-void l2_norm_avx2(float *x, uint32_t n, float eps, float scale)
+void l2_norm_avx2(float *y, const float *x, uint32_t n, float eps, float scale)
 {
-    l2_norm(x, n, eps, scale);
+    l2_norm(y, x, n, eps, scale);
 }
 
 void span_gates_avx2(const struct span_gates *gates)

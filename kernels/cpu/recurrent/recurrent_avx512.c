@@ -51,9 +51,9 @@ void conv_row_avx512(const struct conv_row *row)
     conv_row(row);
 }
 
-void l2_norm_avx512(float *x, uint32_t n, float eps, float scale)
+void l2_norm_avx512(float *y, const float *x, uint32_t n, float eps, float scale)
 {
-    l2_norm(x, n, eps, scale);
+    l2_norm(y, x, n, eps, scale);
 }
 
 void span_gates_avx512(const struct span_gates *gates)

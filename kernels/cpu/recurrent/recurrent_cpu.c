@@ -5,18 +5,19 @@
 #include "kernels/cpu/recurrent/recurrent_span.h"
 #include "kernels/cpu/stream_cpu.h"
 
-/* Places in a member's scratch. */
 enum {
-    GATES_AT = 1 << 20, /* decay and gain of the rows of an item */
-    MAX_ROWS = 1 << 19,
+    MAX_ROWS = 1 << 18,
+    FETCH_ROWS = 8, /* rows ahead, to prefetch */
     SHARES_PER_THREAD = 4,
     MIN_PARALLEL = 4096, /* smaller jobs run on the calling thread alone */
+    /* Places in a member's scratch. S, or taps and old inputs, come first. */
+    KEYS_AT = RECURRENT_MAX_DIM * RECURRENT_MAX_DIM * 4,
+    GATES_AT = KEYS_AT + SPAN_ROWS * 3 * RECURRENT_MAX_DIM * 4,
 };
 
-_Static_assert(RECURRENT_MAX_DIM *SPAN_COLUMNS * sizeof(float) <= GATES_AT &&
-                   GATES_AT + 2 * (MAX_ROWS + 16) * sizeof(float) <= STREAM_SCRATCH_BYTES &&
-                   2 * RECURRENT_MAX_WIDTH * CONV_COLUMNS * sizeof(float) <= GATES_AT,
-               "the work of a span and its gates fit a member's scratch");
+_Static_assert(GATES_AT + 2 * (MAX_ROWS + 16) * sizeof(float) <= STREAM_SCRATCH_BYTES &&
+                   2 * RECURRENT_MAX_WIDTH * CONV_COLUMNS * sizeof(float) <= KEYS_AT,
+               "the work of an item fits a member's scratch");
 
 static bool rows_are_sound(const struct state_view *state, const struct state_rows *rows)
 {
@@ -61,7 +62,7 @@ struct conv_job {
     const struct state_view *state;
     const struct state_rows *rows;
     const struct conv_params *p;
-    uint32_t n_columns; /* of an item */
+    uint32_t n_columns; /* an item's */
 };
 
 /* The columns of an item in the rows of a run, the last row first: y may overwrite x. */
@@ -95,6 +96,7 @@ static void conv_run(const struct conv_job *job, struct conv_row *row, uint32_t 
         if (row->state != NULL)
             row->state += column;
         row->y = tensor_row_f32(job->y, r) + column;
+        row->ahead = r > begin + kept ? tensor_row_f32(job->x, r - 1 - kept) + column : NULL;
         job->inner->conv_row(row);
     }
 }
@@ -189,6 +191,38 @@ static const float *state_ahead(const struct span_job *job, uint32_t next, uint3
     return from != NULL ? from + head_at : NULL;
 }
 
+/* Prefetches n floats. */
+static void fetch(const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        __builtin_prefetch(x + i);
+}
+
+/* Norms the span's queries and keys into `to`, and copies its values. There the rows are adjacent.
+ * Rows of x are often a multiple of 4 KiB apart, so they would evict S from the caches. */
+static void norm_keys(const struct span_job *job, struct state_span *span, float *to)
+{
+    const struct delta_params *p = job->delta;
+    const size_t stride = 2 * (size_t)span->dim + ((span->n_cols + 15) & ~15u);
+    for (uint32_t r = 0; r < span->n_rows; r++) {
+        size_t at = r * span->x_stride;
+        float *row = to + r * stride;
+        if (r + FETCH_ROWS < span->n_rows) {
+            fetch(span->k + at + FETCH_ROWS * span->x_stride, span->dim);
+            fetch(span->q + at + FETCH_ROWS * span->x_stride, span->dim);
+            fetch(span->x + at + FETCH_ROWS * span->x_stride, span->n_cols);
+        }
+        job->inner->l2_norm(row, span->k + at, span->dim, p->norm_eps, 1.0f);
+        job->inner->l2_norm(row + span->dim, span->q + at, span->dim, p->norm_eps, p->scale);
+        memcpy(row + 2 * (size_t)span->dim, span->x + at, span->n_cols * sizeof(float));
+    }
+    span->k = to;
+    span->q = to + span->dim;
+    span->x = to + 2 * (size_t)span->dim;
+    span->k_stride = span->x_stride = stride;
+    span->is_spread = false;
+}
+
 static void span_item(void *arg, uint32_t item, uint32_t member)
 {
     const struct span_job *job = arg;
@@ -217,36 +251,43 @@ static void span_item(void *arg, uint32_t item, uint32_t member)
     };
     job->inner->span_gates(&gates);
 
-    struct state_span at_zero = {0};
+    struct state_span at_zero = {.work = (float *)(void *)scratch,
+                                 .k_stride = job->x->row_stride,
+                                 .x_stride = job->x->row_stride,
+                                 .y_stride = job->y->row_stride,
+                                 .slot_stride = job->state->stride,
+                                 .s_stride = job->head_dim,
+                                 .dim = job->dim,
+                                 .n_cols = column_end - column,
+                                 .is_spread = true};
     span_of_head(job, head, &at_zero);
     size_t head_at = (size_t)head * job->dim * job->head_dim + column;
+    at_zero.x += column;
+    at_zero.y = (float *)job->y->data + (size_t)head * job->head_dim + column;
+    at_zero.slots = job->state->base + head_at;
     for (uint32_t row = begin, next; row < end; row = next) {
         next = run_end(rows, row);
         if (is_padding(rows, row, next))
             continue;
         const float *from = slot_at(job->state, rows->reads[row]);
-        struct state_span span = {
-            .k = at_zero.k + row * job->x->row_stride,
-            .q = at_zero.q + row * job->x->row_stride,
-            .x = at_zero.x + row * job->x->row_stride + column,
-            .y = tensor_row_f32(job->y, row) + (size_t)head * job->head_dim + column,
-            .x_stride = job->x->row_stride,
-            .y_stride = job->y->row_stride,
-            .decay = decay + (row - begin),
-            .gain = gain + (row - begin),
-            .from = from != NULL ? from + head_at : NULL,
-            .ahead = state_ahead(job, next, end, head_at, head, from),
-            .slots = job->state->base + head_at,
-            .slot_stride = job->state->stride,
-            .s_stride = job->head_dim,
-            .writes = rows->writes + row,
-            .work = (float *)(void *)scratch,
-            .n_rows = next - row,
-            .dim = job->dim,
-            .n_cols = column_end - column,
-            .skip = at_zero.skip,
-        };
-        job->span(&span);
+        for (uint32_t at = row; at < next; at += SPAN_ROWS) {
+            struct state_span span = at_zero;
+            span.from = from != NULL ? from + head_at : NULL;
+            span.ahead = state_ahead(job, next, end, head_at, head, from);
+            span.n_rows = next - at < SPAN_ROWS ? next - at : SPAN_ROWS;
+            span.resumes = at > row;
+            span.stays = next - at > SPAN_ROWS;
+            span.k = at_zero.k + at * job->x->row_stride;
+            span.q = at_zero.q + at * job->x->row_stride;
+            span.x = at_zero.x + at * job->x->row_stride;
+            span.y = at_zero.y + at * job->y->row_stride;
+            span.decay = decay + (at - begin);
+            span.gain = gain + (at - begin);
+            span.writes = rows->writes + at;
+            if (job->delta != NULL)
+                norm_keys(job, &span, (float *)(void *)(scratch + KEYS_AT));
+            job->span(&span);
+        }
     }
 }
 
@@ -275,21 +316,6 @@ static void run_spans(struct stream *s, struct span_job *job)
     thread_pool_run_items(pool, job->n_groups * job->n_heads * job->n_parts, span_item, job);
 }
 
-/* Norms the queries and keys of some rows, in place. */
-static void norm_keys(void *arg, uint32_t index, uint32_t n_shares)
-{
-    const struct span_job *job = arg;
-    const struct delta_params *p = job->delta;
-    uint32_t begin, end;
-    thread_pool_share(job->x->n_rows, 1, index, n_shares, &begin, &end);
-    for (uint32_t r = begin; r < end; r++) {
-        float *row = tensor_row_f32(job->x, r);
-        for (uint32_t h = 0; h < 2 * p->n_key_heads; h++)
-            job->inner->l2_norm(row + (size_t)h * p->key_dim, p->key_dim, p->norm_eps,
-                                h < p->n_key_heads ? p->scale : 1.0f);
-    }
-}
-
 int delta_net_cpu(struct stream *s, struct tensor *y, const struct tensor *qkv,
                   const struct tensor *beta, const struct tensor *dt,
                   const struct state_view *state, const struct state_rows *rows,
@@ -297,8 +323,7 @@ int delta_net_cpu(struct stream *s, struct tensor *y, const struct tensor *qkv,
 {
     if (!rows_are_sound(state, rows))
         return STATUS_INTERNAL;
-    struct span_job job = {.inner = inner_of(s->ops),
-                           .span = inner_of(s->ops)->delta_span,
+    struct span_job job = {.span = inner_of(s->ops)->delta_span,
                            .y = y,
                            .x = qkv,
                            .dt = dt,
@@ -311,7 +336,6 @@ int delta_net_cpu(struct stream *s, struct tensor *y, const struct tensor *qkv,
                            .n_heads = p->n_heads,
                            .dim = p->key_dim,
                            .head_dim = p->head_dim};
-    ops_run_job(s, norm_keys, &job, rows->n_rows >= 4);
     run_spans(s, &job);
     return 0;
 }

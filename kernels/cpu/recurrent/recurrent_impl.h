@@ -1,9 +1,7 @@
 /* recurrent_impl.h: the loops of recurrent_span.h in the 16-lane vectors of vec_*.h.
- * recurrent_avx2.c and recurrent_avx512.c each include this file once, after they have defined:
- *   SPAN_NV        vectors of a state's row that a run of several rows computes at once
- *   SPAN_NV_ROW    the same for a run of a single row
- *   conv_taps_wide transposes 16 columns of a convolution's weights
- *   v_exponent, v_mantissa   parts of positive numbers */
+ * recurrent_avx2.c and recurrent_avx512.c each include this file once. They define the vectors of
+ * S's rows that a loop computes: SPAN_NV, and SPAN_NV_ROW in runs of one row. They also define
+ * conv_taps_wide(), v_exponent() and v_mantissa(). */
 #pragma once
 
 #include <string.h>
@@ -52,7 +50,7 @@ static void span_gates(const struct span_gates *g)
     }
 }
 
-static void l2_norm(float *x, uint32_t n, float eps, float scale)
+static void l2_norm(float *y, const float *x, uint32_t n, float eps, float scale)
 {
     v16 squares = v_zero();
     uint32_t whole = n & ~15u, rest = n & 15u;
@@ -64,9 +62,9 @@ static void l2_norm(float *x, uint32_t n, float eps, float scale)
     squares = v_fma(tail, tail, squares);
     v16 factor = v_set1(1.0f / sqrtf(v_sum(squares) + eps)), by = v_set1(scale);
     for (uint32_t i = 0; i < whole; i += 16)
-        v_store(x + i, v_mul(v_mul(v_load(x + i), factor), by));
+        v_store(y + i, v_mul(v_mul(v_load(x + i), factor), by));
     if (rest > 0)
-        v_store_n(x + whole, v_mul(v_mul(tail, factor), by), rest);
+        v_store_n(y + whole, v_mul(v_mul(tail, factor), by), rest);
 }
 
 static void conv_taps(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width)
@@ -84,6 +82,8 @@ ALWAYS_INLINE void conv_vector(const struct conv_row *row, uint32_t i, uint32_t 
                                uint32_t width)
 {
     v16 kept[RECURRENT_MAX_WIDTH - 1], sum = v_zero();
+    if (row->ahead != NULL)
+        _mm_prefetch(row->ahead + i, _MM_HINT_T0);
     if (row->bias != NULL)
         sum = is_tail ? v_load_n(row->bias + i, n) : v_load(row->bias + i);
 #pragma GCC unroll 4
@@ -220,52 +220,55 @@ static void span_copy(float *to, size_t to_stride, const float *from, size_t fro
         memcpy(to + i * to_stride, from + i * from_stride, n * sizeof(float));
 }
 
-/* n columns of the span, which are 16·nv unless is_tail. Between the rows of a run S is in `work`;
- * the slots are read at the first row and written at the last. */
+/* n columns of the span, which are 16·nv unless is_tail. Between the rows S is in `work`. */
 ALWAYS_INLINE void span_block(const struct state_span *s, uint32_t column, uint32_t n, uint32_t nv,
                               bool is_tail, bool is_delta, bool is_row)
 {
     v16 p[SPAN_COLUMNS / 16], d[SPAN_COLUMNS / 16], o[SPAN_COLUMNS / 16], x[SPAN_COLUMNS / 16];
     const size_t width = 16 * (size_t)nv;
-    struct span_pass pass = {.from = s->work, .from_stride = width, .k = s->k, .dim = s->dim};
-    if (s->from != NULL && !is_tail) {
+    float *work = s->work + (size_t)column * s->dim;
+    struct span_pass pass = {.from = work, .from_stride = width, .k = s->k, .dim = s->dim};
+    if (s->resumes) {
+        pass.from = work;
+    } else if (s->from != NULL && !is_tail) {
         pass.from = s->from + column;
         pass.from_stride = s->s_stride;
     } else {
-        memset(s->work, 0, s->dim * width * sizeof(float));
+        memset(work, 0, s->dim * width * sizeof(float));
         if (s->from != NULL)
-            span_copy(s->work, width, s->from + column, s->s_stride, s->dim, n);
+            span_copy(work, width, s->from + column, s->s_stride, s->dim, n);
     }
     if (is_delta)
         span_read(&pass, p, nv);
     const uint32_t n_rows = is_row ? 1 : s->n_rows;
     for (uint32_t r = 0; r < n_rows; r++) {
         const bool is_last = r + 1 == n_rows;
-        const size_t at = r * s->x_stride;
+        const size_t at = r * s->k_stride;
         const uint32_t write = s->writes[r];
         float *slot = write != RECURRENT_NONE ? s->slots + write * s->slot_stride + column : NULL,
               *y = s->y + r * s->y_stride + column;
         const v16 gain = v_set1(s->gain[r]), decay = v_set1(s->decay[r]);
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < nv; j++) {
-            const float *value = s->x + at + column + 16 * j;
+            const float *value = s->x + r * s->x_stride + column + 16 * j;
             x[j] = is_tail ? v_load_n(value, n) : v_load(value);
             d[j] = v_mul(gain, is_delta ? v_sub(x[j], v_mul(decay, p[j])) : x[j]);
         }
         pass.k = s->k + at;
         pass.q = s->q + at;
-        pass.k_next = pass.k + s->x_stride;
+        pass.k_next = pass.k + s->k_stride;
         pass.decay = s->decay[r];
-        bool in_slot = is_last && slot != NULL && !is_tail;
-        pass.to = in_slot ? slot : s->work;
+        bool in_slot = is_last && slot != NULL && !is_tail && !s->stays;
+        pass.to = in_slot ? slot : work;
         pass.to_stride = in_slot ? s->s_stride : width;
-        if (!is_last) { /* rows are far apart, so the processor does not foresee them */
-            span_fetch(pass.q + s->x_stride, s->dim);
-            span_fetch(s->x + at + s->x_stride + column, n);
-            if (r + 2 < n_rows)
-                span_fetch(pass.k_next + s->x_stride, s->dim);
+        if (!is_last) /* a store that misses the caches holds up the stores of S behind it */
+            span_fetch(y + s->y_stride, n);
+        if (s->is_spread && !is_last) {
+            span_fetch(pass.q + s->k_stride, s->dim);
+            span_fetch(pass.k_next, s->dim);
+            span_fetch(s->x + (r + 1) * s->x_stride + column, n);
         }
-        if (is_row && s->ahead != NULL && pass.from != s->work) {
+        if (is_row && s->ahead != NULL && pass.from != work) {
             pass.ahead = s->ahead + column;
             span_pass(&pass, d, o, p, nv, false, true);
         } else if (is_last || !is_delta) {
@@ -283,8 +286,8 @@ ALWAYS_INLINE void span_block(const struct state_span *s, uint32_t column, uint3
                 v_store(y + 16 * j, o[j]);
         }
         if (slot != NULL && !in_slot)
-            span_copy(slot, s->s_stride, s->work, width, s->dim, n);
-        pass.from = s->work;
+            span_copy(slot, s->s_stride, work, width, s->dim, n);
+        pass.from = work;
         pass.from_stride = width;
     }
 }
@@ -292,7 +295,7 @@ ALWAYS_INLINE void span_block(const struct state_span *s, uint32_t column, uint3
 ALWAYS_INLINE void span_columns(const struct state_span *s, bool is_delta)
 {
     uint32_t column = 0;
-    if (s->n_rows == 1)
+    if (s->n_rows == 1 && !s->resumes && !s->stays)
         for (; column + 16 * SPAN_NV_ROW <= s->n_cols; column += 16 * SPAN_NV_ROW)
             span_block(s, column, 16 * SPAN_NV_ROW, SPAN_NV_ROW, false, is_delta, true);
     for (; column + 16 * SPAN_NV <= s->n_cols; column += 16 * SPAN_NV)

@@ -7,9 +7,10 @@
 #include <stdint.h>
 
 enum {
-    SPAN_COLUMNS = 128, /* columns that a loop computes at once, at most */
-    SPAN_GRAIN = 32,    /* threads share a head's columns in multiples of this */
-    CONV_COLUMNS = 512, /* the widest share of a convolution */
+    SPAN_COLUMNS = 128,  /* columns that a loop computes at once, at most */
+    SPAN_ROWS = 64,      /* rows of a long run that a span computes */
+    SPAN_GRAIN = 32,     /* threads share a head's columns in multiples of this */
+    CONV_COLUMNS = 1024, /* the widest share of a convolution */
 };
 
 /* A row of a convolution, n columns: y = silu(bias + Σ_t taps[t] · x[t]). Then state[t] = x[t + 1].
@@ -20,6 +21,7 @@ struct conv_row {
     const float *taps;     /* [width][taps_stride] */
     const float *bias;     /* NULL: 0 */
     float *state;          /* [width − 1][state_stride]; NULL: not kept */
+    const float *ahead;    /* [n], an input of the next row, to prefetch; NULL: none */
     size_t taps_stride, state_stride;
     uint32_t n, width;
     bool silu;
@@ -29,41 +31,49 @@ struct conv_row {
  * σ(beta), or t without beta. Writes up to a multiple of 16. */
 struct span_gates {
     float *decay, *gain;
-    const float *dt, *beta; /* of the first row; beta NULL: gain = t */
+    const float *dt, *beta; /* the first row's; beta NULL: gain = t */
     size_t dt_stride, beta_stride;
     uint32_t n_rows;
     float a, bias;
 };
 
-/* Columns of a head's state S[dim][n_cols] through the rows of a run. Delta net, per row:
+/* Columns of a head's state S[dim][n_cols] through rows of a run. Delta net, per row:
  *   d = gain · (x − decay · (kᵀS));  S = decay·S + k⊗d;  y = qᵀS
  * ssm:
- *   d = gain · x;                    S = decay·S + k⊗d;  y = skip·x + qᵀS */
+ *   d = gain · x;                    S = decay·S + k⊗d;  y = skip·x + qᵀS
+ * Long runs take several spans. Between the spans S stays in `work`. */
 struct state_span {
-    const float *k, *q, *x; /* of the first row: [dim], [dim], [n_cols] */
+    const float *k, *q, *x; /* the first row's: [dim], [dim], [n_cols] */
     float *y;
-    size_t x_stride, y_stride;    /* x_stride: of k, q and x */
-    const float *decay, *gain;    /* [n_rows] */
-    const float *from;            /* S before the first row; NULL: zeros */
-    const float *ahead;           /* a state that is read next, to prefetch; NULL: none */
-    float *slots;                 /* the place of S in slot 0 */
-    size_t slot_stride, s_stride; /* s_stride: from one row of S to the next */
-    const uint32_t *writes;       /* [n_rows]: slot that gets S after the row, or RECURRENT_NONE */
-    float *work;                  /* [dim][SPAN_COLUMNS], 64-byte aligned */
+    size_t k_stride, x_stride, y_stride; /* k_stride: of k and q */
+    const float *decay, *gain;           /* [n_rows] */
+    const float *from;                   /* S before the first row; NULL: zeros */
+    const float *ahead;                  /* a state that is read next, to prefetch; NULL: none */
+    float *slots;                        /* the place of S in slot 0 */
+    size_t slot_stride, s_stride;        /* s_stride: from one row of S to the next */
+    const uint32_t *writes; /* [n_rows]: slot that gets S after the row, or RECURRENT_NONE */
+    float *work;            /* span_work_floats(), 64-byte aligned */
     uint32_t n_rows, dim, n_cols;
     float skip;
+    bool resumes, stays; /* S begins in `work`, not in `from`; S ends in `work` */
+    bool is_spread;      /* rows of k, q and x are far apart: worth a prefetch */
 };
+
+static inline size_t span_work_floats(uint32_t dim, uint32_t n_cols)
+{
+    return (size_t)dim * ((n_cols + 15) & ~15u);
+}
 
 void conv_taps_avx2(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width);
 void conv_row_avx2(const struct conv_row *row);
-void l2_norm_avx2(float *x, uint32_t n, float eps, float scale);
+void l2_norm_avx2(float *y, const float *x, uint32_t n, float eps, float scale);
 void span_gates_avx2(const struct span_gates *gates);
 void delta_span_avx2(const struct state_span *span);
 void ssm_span_avx2(const struct state_span *span);
 
 void conv_taps_avx512(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width);
 void conv_row_avx512(const struct conv_row *row);
-void l2_norm_avx512(float *x, uint32_t n, float eps, float scale);
+void l2_norm_avx512(float *y, const float *x, uint32_t n, float eps, float scale);
 void span_gates_avx512(const struct span_gates *gates);
 void delta_span_avx512(const struct state_span *span);
 void ssm_span_avx512(const struct state_span *span);

@@ -38,7 +38,7 @@ void ref_attention_fold(const struct attention_tile *tile);
 /* recurrent_span.h */
 void ref_conv_taps(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width);
 void ref_conv_row(const struct conv_row *row);
-void ref_l2_norm(float *x, uint32_t n, float eps, float scale);
+void ref_l2_norm(float *y, const float *x, uint32_t n, float eps, float scale);
 void ref_span_gates(const struct span_gates *gates);
 void ref_delta_span(const struct state_span *span);
 void ref_ssm_span(const struct state_span *span);

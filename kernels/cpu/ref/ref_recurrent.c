@@ -20,14 +20,14 @@ void ref_conv_row(const struct conv_row *row)
     }
 }
 
-void ref_l2_norm(float *x, uint32_t n, float eps, float scale)
+void ref_l2_norm(float *y, const float *x, uint32_t n, float eps, float scale)
 {
     float lanes[LANES] = {0};
     for (uint32_t i = 0; i < n; i++)
         lanes[i % LANES] = fmaf(x[i], x[i], lanes[i % LANES]);
     float factor = 1.0f / sqrtf(ref_sum_lanes(lanes) + eps);
     for (uint32_t i = 0; i < n; i++)
-        x[i] = x[i] * factor * scale;
+        y[i] = x[i] * factor * scale;
 }
 
 void ref_span_gates(const struct span_gates *g)
@@ -42,7 +42,7 @@ void ref_span_gates(const struct span_gates *g)
 /* Decays a column of S, adds k⊗d, and returns qᵀS. */
 static float ref_step(const struct state_span *s, float *column, uint32_t row, float d)
 {
-    const float *k = s->k + row * s->x_stride, *q = s->q + row * s->x_stride;
+    const float *k = s->k + row * s->k_stride, *q = s->q + row * s->k_stride;
     float sum = 0.0f;
     for (uint32_t i = 0; i < s->dim; i++) {
         column[i] = fmaf(k[i], d, column[i] * s->decay[row]);
@@ -53,7 +53,7 @@ static float ref_step(const struct state_span *s, float *column, uint32_t row, f
 
 static float ref_read(const struct state_span *s, const float *column, uint32_t row)
 {
-    const float *k = s->k + row * s->x_stride;
+    const float *k = s->k + row * s->k_stride;
     float sum = 0.0f;
     for (uint32_t i = 0; i < s->dim; i++)
         sum = fmaf(k[i], column[i], sum);
@@ -63,9 +63,9 @@ static float ref_read(const struct state_span *s, const float *column, uint32_t 
 /* Takes each column through all rows. */
 static void ref_span(const struct state_span *s, bool is_delta)
 {
-    float *column = s->work;
     for (uint32_t j = 0; j < s->n_cols; j++) {
-        for (uint32_t i = 0; i < s->dim; i++)
+        float *column = s->work + (size_t)j * s->dim;
+        for (uint32_t i = 0; i < s->dim && !s->resumes; i++)
             column[i] = s->from != NULL ? s->from[i * s->s_stride + j] : 0.0f;
         for (uint32_t r = 0; r < s->n_rows; r++) {
             float x = s->x[r * s->x_stride + j], *y = s->y + r * s->y_stride + j;
