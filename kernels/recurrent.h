@@ -2,8 +2,8 @@
  * (arXiv 2412.06464) and Mamba-2 (arXiv 2405.21060).
  *
  * A state is a value in a slot of a pool. A row reads the state before it and may store the state
- * after it. All states are f32. The recurrence, token by token, is the contract: a row's result and
- * state depend on the sequence's tokens alone (docs/house/numerics-layers.md). */
+ * after it. All states are f32. The recurrence, token by token, is the contract. So a row's result
+ * and state depend on the sequence's tokens alone (docs/house/numerics-layers.md). */
 #pragma once
 
 #include <stdbool.h>
@@ -18,8 +18,10 @@ enum {
 #define RECURRENT_PREVIOUS (UINT32_MAX - 1) /* reads: the state after the row before */
 
 /* A layer's part of the pool: the state in slot s begins at base + s · stride floats.
- * conv: [width − 1][n_cols], the latest inputs, oldest first.
- * delta_net: [n_heads][key_dim][head_dim]; ssm: [n_heads][state_dim][head_dim]. */
+ *
+ * - conv: [width − 1][n_cols], the latest inputs, oldest first
+ * - delta_net: [n_heads][key_dim][head_dim]
+ * - ssm: [n_heads][state_dim][head_dim] */
 struct state_view {
     float *base;
     uint64_t stride;

@@ -41,32 +41,33 @@ static inline _Bool conv_taps_wide(float *taps, size_t taps_stride, const float 
 
 #include "kernels/cpu/recurrent/recurrent_impl.h"
 
-void conv_taps_avx512(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width)
+void recurrent_taps_avx512(float *taps, size_t taps_stride, const float *w, uint32_t n,
+                           uint32_t width)
 {
     conv_taps(taps, taps_stride, w, n, width);
 }
 
-void conv_row_avx512(const struct conv_row *row)
+void recurrent_conv_avx512(const struct conv_row *row)
 {
     conv_row(row);
 }
 
-void l2_norm_avx512(float *y, const float *x, uint32_t n, float eps, float scale)
+void recurrent_norm_avx512(float *y, const float *x, uint32_t n, float eps, float scale)
 {
     l2_norm(y, x, n, eps, scale);
 }
 
-void span_gates_avx512(const struct span_gates *gates)
+void recurrent_gates_avx512(const struct span_gates *gates)
 {
     span_gates(gates);
 }
 
-void delta_span_avx512(const struct state_span *span)
+void recurrent_delta_avx512(const struct state_span *span)
 {
     delta_span(span);
 }
 
-void ssm_span_avx512(const struct state_span *span)
+void recurrent_ssm_avx512(const struct state_span *span)
 {
     ssm_span(span);
 }

@@ -52,28 +52,25 @@ struct state_span {
     float *slots;                        /* the place of S in slot 0 */
     size_t slot_stride, s_stride;        /* s_stride: from one row of S to the next */
     const uint32_t *writes; /* [n_rows]: slot that gets S after the row, or RECURRENT_NONE */
-    float *work;            /* span_work_floats(), 64-byte aligned */
+    float *work;            /* dim · n_cols floats, n_cols padded to 16; 64-byte aligned */
     uint32_t n_rows, dim, n_cols;
     float skip;
     bool resumes, stays; /* S begins in `work`, not in `from`; S ends in `work` */
     bool is_spread;      /* rows of k, q and x are far apart: worth a prefetch */
 };
 
-static inline size_t span_work_floats(uint32_t dim, uint32_t n_cols)
-{
-    return (size_t)dim * ((n_cols + 15) & ~15u);
-}
+void recurrent_taps_avx2(float *taps, size_t taps_stride, const float *w, uint32_t n,
+                         uint32_t width);
+void recurrent_conv_avx2(const struct conv_row *row);
+void recurrent_norm_avx2(float *y, const float *x, uint32_t n, float eps, float scale);
+void recurrent_gates_avx2(const struct span_gates *gates);
+void recurrent_delta_avx2(const struct state_span *span);
+void recurrent_ssm_avx2(const struct state_span *span);
 
-void conv_taps_avx2(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width);
-void conv_row_avx2(const struct conv_row *row);
-void l2_norm_avx2(float *y, const float *x, uint32_t n, float eps, float scale);
-void span_gates_avx2(const struct span_gates *gates);
-void delta_span_avx2(const struct state_span *span);
-void ssm_span_avx2(const struct state_span *span);
-
-void conv_taps_avx512(float *taps, size_t taps_stride, const float *w, uint32_t n, uint32_t width);
-void conv_row_avx512(const struct conv_row *row);
-void l2_norm_avx512(float *y, const float *x, uint32_t n, float eps, float scale);
-void span_gates_avx512(const struct span_gates *gates);
-void delta_span_avx512(const struct state_span *span);
-void ssm_span_avx512(const struct state_span *span);
+void recurrent_taps_avx512(float *taps, size_t taps_stride, const float *w, uint32_t n,
+                           uint32_t width);
+void recurrent_conv_avx512(const struct conv_row *row);
+void recurrent_norm_avx512(float *y, const float *x, uint32_t n, float eps, float scale);
+void recurrent_gates_avx512(const struct span_gates *gates);
+void recurrent_delta_avx512(const struct state_span *span);
+void recurrent_ssm_avx512(const struct state_span *span);

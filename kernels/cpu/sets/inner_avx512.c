@@ -23,9 +23,10 @@
     .abs_stats = abs_stats, .quantize = quantize, .rms_norm = rms_norm, .layer_norm = layer_norm,  \
     .add = add, .act_mul = act_mul, .scale = scale, .router_scores = router_scores,                \
     .add_weighted = add_weighted, .rope = rope_row, .kv_store = kv_store,                          \
-    .kv_quantize = kv_quantize, .attention_fold = attention_fold, .conv_taps = conv_taps_avx512,   \
-    .conv_row = conv_row_avx512, .l2_norm = l2_norm_avx512, .span_gates = span_gates_avx512,       \
-    .delta_span = delta_span_avx512, .ssm_span = ssm_span_avx512
+    .kv_quantize = kv_quantize, .attention_fold = attention_fold,                                  \
+    .conv_taps = recurrent_taps_avx512, .conv_row = recurrent_conv_avx512,                         \
+    .l2_norm = recurrent_norm_avx512, .span_gates = recurrent_gates_avx512,                        \
+    .delta_span = recurrent_delta_avx512, .ssm_span = recurrent_ssm_avx512
 
 const struct cpu_inner cpu_inner_avx512 = {
     .name = "avx512",

@@ -1,5 +1,5 @@
 /* Tests of op_conv, op_delta_net and op_ssm. A sequence's rows and states have the same bits for
- * every set, piece, batch, slot and thread count, and lie near float64. */
+ * every set, piece, batch, slot and thread count. They lie near float64. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

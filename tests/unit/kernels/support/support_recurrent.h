@@ -1,5 +1,5 @@
-/* support_recurrent.h: sequences of random rows for the recurrent ops, with the rows' results and
- * states by the set "ref", one row at a time. */
+/* support_recurrent.h: sequences of random rows for the recurrent ops. The set "ref" computes the
+ * rows' results and states, one row at a time. */
 #pragma once
 
 #include "tests/unit/kernels/support/support_kernels.h"
