@@ -13,7 +13,6 @@ import dataclasses
 import json
 import re
 import shutil
-import struct
 import sys
 from typing import Any, Callable
 
@@ -26,7 +25,7 @@ from gguf import GGMLQuantizationType as Q
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import make_families
-from torch_models import rows as rows_20
+from torch_models.logits_file import LogitsFile
 from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 
 VOCAB, CONTEXT = 283, 200
@@ -489,14 +488,13 @@ def add_tensor(w, name, x, kind=None):
 
 
 def write_logits(name, model):
-    with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
-        all_of_them = sequences(SEQUENCE_SEED)
-        f.write(b"SLTR" + struct.pack("<II", len(all_of_them), VOCAB))
+    all_of_them = sequences(SEQUENCE_SEED)
+    with torch.no_grad(), LogitsFile(HERE / "tiny" / f"{name}.bin", len(all_of_them), VOCAB) as f:
         for ids, rows in all_of_them:
             r = model(torch.from_numpy(ids)[None], use_cache=False, output_attentions=True)
-            f.write(struct.pack("<II", len(ids), len(rows)) + ids.astype("<u4").tobytes())
+            f.begin(ids, len(rows))
             for row in rows:
-                f.write(struct.pack("<I", row) + rows_20.pack(r.logits[0, row].numpy()))
+                f.row(row, r.logits[0, row].numpy())
     return r.logits.std(), np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions])
 
 

@@ -23,7 +23,7 @@ from gguf import GGMLQuantizationType as Q
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import make_tiny
-from torch_models import rows as rows_20
+from torch_models.logits_file import LogitsFile
 from families import FAMILIES, VOCAB
 
 HERE = pathlib.Path(__file__).parent
@@ -265,13 +265,12 @@ def write_logits(name, family, model, seed):
         (PROMPT, rng.integers(0, VOCAB, first), [0, 15, 16, *range(PROMPT - 1, first)]),
         (SECOND, rng.integers(0, VOCAB, SECOND), [15, 16, 31, 32, SECOND - 1]),
     ]
-    with torch.no_grad(), open(OUT / f"{name}.bin", "wb") as f:
-        f.write(b"SLTR" + struct.pack("<II", len(sequences), vocab))
+    with torch.no_grad(), LogitsFile(OUT / f"{name}.bin", len(sequences), vocab) as f:
         for prompt, ids, rows in sequences:
-            f.write(struct.pack("<II", len(ids), len(rows)) + ids.astype("<u4").tobytes())
+            f.begin(ids, len(rows))
             for row in rows:
                 r = logits_of(model, ids[: max(prompt, row + 1)])
-                f.write(struct.pack("<I", row) + rows_20.pack(r.logits[0, row].numpy()))
+                f.row(row, r.logits[0, row].numpy())
     peak = np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions]) if r.attentions else np.nan
     return r.logits.std(), peak
 

@@ -6,7 +6,6 @@ script also shows that transformers reads what Sluice reads: the logits of tiny/
 Quantized GGUF files have no folder: make_quantized.py adds their answers."""
 
 import json
-import struct
 import sys
 
 import numpy as np
@@ -15,7 +14,7 @@ import transformers
 
 import greedy
 import make_families
-from torch_models import rows
+from torch_models import logits_file
 from families import FAMILIES
 from make_tiny import HERE
 
@@ -37,20 +36,15 @@ def load(folder):
     return cls.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention, **more).eval()
 
 
-def first_sequence(name):
-    """Ids and the last row of logits of the first sequence in tiny/NAME.bin."""
-    data = (TINY / f"{name}.bin").read_bytes()
-    _, vocab, n_ids, n_rows = struct.unpack_from("<IIII", data, 4)
-    ids = np.frombuffer(data, "<u4", n_ids, 20)
-    at = 20 + 4 * n_ids + (n_rows - 1) * (4 + rows.n_bytes(vocab))
-    return ids.astype(np.int64), struct.unpack_from("<I", data, at)[0], rows.unpack(data, at + 4, vocab)
-
-
 def difference(name, model):
-    ids, row, expected = first_sequence(name)
+    """In the listed columns of the first sequence's last row in tiny/NAME.bin."""
+    _, columns, sequences = logits_file.read(TINY / f"{name}.bin")
+    ids, rows = sequences[0]
+    row = list(rows)[-1]
+    scale, _, expected = rows[row]
     with torch.no_grad():
-        got = model(torch.from_numpy(ids)[None], use_cache=False).logits[0, row].numpy()[: len(expected)]
-    return np.abs(got - expected).max() / np.abs(expected).max()
+        got = model(torch.from_numpy(ids)[None], use_cache=False).logits[0, row].numpy()[columns]
+    return np.abs(got - expected).max() / scale
 
 
 def main():

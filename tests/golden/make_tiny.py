@@ -5,7 +5,6 @@ No parameter is near zero or one by default, so that a wrong constant shows. Nor
 Q and K are scaled until attention is peaked. eps and the rope base are unusual."""
 
 import pathlib
-import struct
 
 import gguf
 import numpy as np
@@ -13,9 +12,9 @@ import torch
 from gguf import GGMLQuantizationType as Q
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from torch_models import rows as rows_20
 from torch_models import hf_llama
 from torch_models.gguf_model import Model
+from torch_models.logits_file import LogitsFile
 
 HERE = pathlib.Path(__file__).parent
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"]
@@ -149,16 +148,15 @@ def write_gguf(name, spec, tokens, merges):
 
 def write_logits(name, hf, vocab=VOCAB):
     rng = np.random.default_rng(5)
-    with torch.no_grad(), open(HERE / "tiny" / f"{name}.bin", "wb") as f:
-        f.write(b"SLTR" + struct.pack("<II", len(LENGTHS), vocab))
+    with torch.no_grad(), LogitsFile(HERE / "tiny" / f"{name}.bin", len(LENGTHS), vocab) as f:
         for n in LENGTHS:
             ids = rng.integers(0, vocab, n)
             r = hf(torch.from_numpy(ids)[None], output_attentions=True)
             logits = r.logits[0]
             rows = sorted({i for i in ROWS if i < n} | {n - 1})
-            f.write(struct.pack("<II", n, len(rows)) + ids.astype("<u4").tobytes())
+            f.begin(ids, len(rows))
             for row in rows:
-                f.write(struct.pack("<I", row) + rows_20.pack(logits[row].numpy()))
+                f.row(row, logits[row].numpy())
         peak = np.mean([a[0, :, n // 2 :].amax(-1).mean() for a in r.attentions])
         gap = logits.topk(2, dim=1).values
         print(f"{name:5} {(HERE / 'tiny' / f'{name}.gguf').stat().st_size:7} bytes, logits deviate {logits.std():.2f}, "

@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "kernels/ops.h"
-#include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_logits.h"
 #include "tests/unit/engine/support/support_model.h"
 
 enum { MAX_CHOICES = 1 << 14, CHUNK = 128 };
@@ -72,11 +72,10 @@ struct totals {
     double f32, kernels, kept;
 };
 
-static void add_worst(double *worst, const float *got, const float *expected, uint32_t n)
+static void add_worst(double *worst, double error)
 {
-    double e = model_relative_error(got, expected, n);
-    if (!(e <= *worst))
-        *worst = e;
+    if (!(error <= *worst))
+        *worst = error;
 }
 
 /* The first row of a sequence whose choice differs in some layer; n_rows if there is none. */
@@ -97,34 +96,33 @@ static void measure(const char *kernels, const char *dir, const char *name)
 {
     static struct choices exact, other;
     struct totals t = {0};
-    struct golden g;
-    char path[512], file[64];
+    struct logits_file file;
+    char path[512];
+    uint32_t vocab = 0;
     snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s", dir, name);
-    snprintf(file, sizeof(file), "tiny/%.40s.bin", name);
-    golden_open(&g, file, "SLTR");
-    uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g), vocab = 0;
-    for (uint32_t s = 0; s < n_seqs; s++) {
-        uint32_t n_ids = golden_u32(&g), n_rows = golden_u32(&g);
-        uint32_t *ids = golden_copy(&g, n_ids);
-        float *f32 = run(path, "f32", ids, n_ids, &exact, &vocab);
-        float *got = run(path, kernels, ids, n_ids, &other, &vocab);
+    logits_open(&file, name);
+    for (uint32_t s = 0; s < file.n_seqs; s++) {
+        struct logits_sequence seq;
+        logits_next(&file, &seq);
+        float *f32 = run(path, "f32", seq.ids, seq.n_ids, &exact, &vocab);
+        float *got = run(path, kernels, seq.ids, seq.n_ids, &other, &vocab);
         uint32_t first = first_other(&exact, &other, &t);
-        for (uint32_t r = 0; r < n_rows; r++) {
-            uint32_t row = golden_u32(&g);
-            float *expected = golden_row(&g, n_golden);
-            add_worst(&t.f32, f32 + (size_t)row * vocab, expected, n_golden);
-            free(expected);
+        for (uint32_t r = 0; r < seq.n_rows; r++) {
+            size_t row = logits_row(&file);
+            add_worst(&t.f32, logits_row_error(&file, f32 + row * vocab, vocab));
         }
-        for (uint32_t row = 0; row < n_ids; row++) {
-            add_worst(&t.kernels, got + (size_t)row * vocab, f32 + (size_t)row * vocab, vocab);
+        for (uint32_t row = 0; row < seq.n_ids; row++) {
+            size_t at = (size_t)row * vocab;
+            double error = model_relative_error(got + at, f32 + at, vocab);
+            add_worst(&t.kernels, error);
             if (row < first)
-                add_worst(&t.kept, got + (size_t)row * vocab, f32 + (size_t)row * vocab, vocab);
+                add_worst(&t.kept, error);
         }
         free(f32);
         free(got);
-        free(ids);
+        free(seq.ids);
     }
-    golden_close(&g);
+    logits_close(&file);
     printf("%s %u %u %.3e %.3e %.3e\n", name, t.n_choices, t.n_other, t.f32, t.kernels, t.kept);
 }
 

@@ -10,10 +10,10 @@ def n_bytes(n):
     return 4 + (n + 1) // 2 * 5
 
 
-def pack(row):
-    """f32 scale, and five bytes for each two numbers: the first in the low 20 bits."""
+def pack(row, scale=None):
+    """f32 scale, and five bytes for each two numbers: the first in the low 20 bits. Without a scale: the row's."""
     x = np.asarray(row, np.float64)
-    scale = np.float32(np.abs(x).max())
+    scale = np.float32(np.abs(x).max() if scale is None else scale)
     codes = np.round(x / (float(scale) or 1) * TOP).astype(np.int64) & 0xFFFFF
     codes = np.append(codes, np.zeros(len(codes) % 2, np.int64))
     pairs = codes[0::2] | codes[1::2] << 20

@@ -29,7 +29,7 @@ void golden_open(struct golden *g, const char *name, const char *magic)
     assert_non_null(g->bytes);
     g->n_bytes = fread(g->bytes, 1, (size_t)size, file);
     fclose(file);
-    if (memcmp(golden_take(g, 4), magic, 4) != 0)
+    if (memcmp(golden_take(g, strlen(magic)), magic, strlen(magic)) != 0)
         fail_msg("%s does not begin with %s", path, magic);
 }
 
@@ -73,7 +73,12 @@ void *golden_copy(struct golden *g, size_t n)
 
 float *golden_row(struct golden *g, size_t n)
 {
-    double unit = (double)golden_f32(g) / ((1 << 19) - 1);
+    return golden_numbers(g, golden_f32(g), n);
+}
+
+float *golden_numbers(struct golden *g, float scale, size_t n)
+{
+    double unit = (double)scale / ((1 << 19) - 1);
     float *row = malloc(n * sizeof(float));
     assert_non_null(row);
     for (size_t i = 0; i < n; i += 2) {

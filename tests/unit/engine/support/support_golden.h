@@ -13,7 +13,7 @@ struct golden {
 /* Where the sources are: SLUICE_TEST_SOURCE_DIR where the programs were moved to another machine.
  */
 const char *golden_source_dir(void);
-/* Opens <source dir>/tests/golden/<name> and checks the 4 letters at its start. */
+/* Opens <source dir>/tests/golden/<name> and checks the letters at its start. */
 void golden_open(struct golden *g, const char *name, const char *magic);
 void golden_close(struct golden *g);
 /* The next n bytes, or one number. Offsets in these files are not aligned: copy out. */
@@ -25,3 +25,5 @@ void *golden_copy(struct golden *g, size_t n);
 /* The next n numbers of a row that tests/golden/torch_models/rows.py packed; malloc'ed, the caller
  * frees. */
 float *golden_row(struct golden *g, size_t n);
+/* The same behind the row's scale. */
+float *golden_numbers(struct golden *g, float scale, size_t n);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/engine/support/support_golden.h"
+#include "tests/unit/engine/support/support_logits.h"
 #include "tests/unit/engine/support/support_model.h"
 
 enum { FIRST_PROMPT = 20 }; /* ids of the prompt of a family's first sequence */
@@ -47,49 +48,45 @@ static void run_tables(struct model_run *run, const uint32_t *ids, uint32_t n_id
 
 /* The golden file may have columns of padding that the model lacks. A row behind the prompt belongs
  * to a sequence that ends with it, the others to the whole prompt. */
-static void match_sequence(struct model_run *run, struct golden *g, bool first, uint32_t n_golden,
+static void match_sequence(struct model_run *run, struct logits_file *file, bool first,
                            uint32_t chunk, struct match *match)
 {
+    struct logits_sequence seq;
     uint32_t vocab = executor_model_info(run->ex)->vocab_size;
     uint32_t border = executor_model_info(run->ex)->long_rope_after;
-    uint32_t n_ids = golden_u32(g), n_rows = golden_u32(g), n_prompt = first ? FIRST_PROMPT : n_ids;
-    uint32_t *ids = golden_copy(g, n_ids);
+    logits_next(file, &seq);
+    uint32_t n_prompt = first ? FIRST_PROMPT : seq.n_ids;
     float *all[2];
-    run_tables(run, ids, n_ids, chunk, all);
-    assert_true(vocab <= n_golden);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        uint32_t row = golden_u32(g), length = row < n_prompt ? n_prompt : row + 1;
-        float *expected = golden_row(g, n_golden);
+    run_tables(run, seq.ids, seq.n_ids, chunk, all);
+    assert_true(vocab <= file->columns.n_all);
+    for (uint32_t r = 0; r < seq.n_rows; r++) {
+        uint32_t row = logits_row(file), length = row < n_prompt ? n_prompt : row + 1;
         const float *logits = all[border && length > border] + (size_t)row * vocab;
-        double error = model_relative_error(logits, expected, vocab);
+        double error = logits_row_error(file, logits, vocab);
         match->error = match_worse(match->error, error);
         match->sum += error;
         match->n_rows++;
-        free(expected);
     }
     for (uint32_t table = 0; table < 2; table++) {
         if (all[table])
-            match->hash = match_hash(match->hash, all[table], (size_t)n_ids * vocab);
+            match->hash = match_hash(match->hash, all[table], (size_t)seq.n_ids * vocab);
         free(all[table]);
     }
-    free(ids);
+    free(seq.ids);
 }
 
 struct match match_path(const char *path, const char *name, const struct executor_config *cfg,
                         uint32_t chunk)
 {
     struct match match = {0};
-    struct golden g;
+    struct logits_file file;
     struct model_run run;
-    char file[128];
-    snprintf(file, sizeof(file), "tiny/%s.bin", name);
     model_run_open(&run, path, cfg);
-    golden_open(&g, file, "SLTR");
-    uint32_t n_seqs = golden_u32(&g), n_golden = golden_u32(&g);
-    for (uint32_t s = 0; s < n_seqs; s++)
-        match_sequence(&run, &g, s == 0, n_golden, chunk, &match);
+    logits_open(&file, name);
+    for (uint32_t s = 0; s < file.n_seqs; s++)
+        match_sequence(&run, &file, s == 0, chunk, &match);
     model_run_close(&run);
-    golden_close(&g);
+    logits_close(&file);
     return match;
 }
 
