@@ -66,13 +66,14 @@ struct conv_job {
 };
 
 /* The columns of an item in the rows of a run, the last row first: y may overwrite x. */
-static void conv_run(const struct conv_job *job, struct conv_row *row, uint32_t column,
+static void conv_run(const struct conv_job *job, const struct conv_row *shape, uint32_t column,
                      uint32_t begin, uint32_t end, float *old)
 {
     const struct conv_params *p = job->p;
     uint32_t kept = p->width - 1;
     const float *from = slot_at(job->state, job->rows->reads[begin]), *x[RECURRENT_MAX_WIDTH];
-    size_t old_stride = row->n;
+    struct conv_row row = *shape;
+    size_t old_stride = row.n;
     if (from != NULL && end - begin == 1) { /* no other row writes the slot before it is read */
         old = (float *)(uintptr_t)from + column;
         old_stride = p->n_cols;
@@ -80,24 +81,24 @@ static void conv_run(const struct conv_job *job, struct conv_row *row, uint32_t 
         for (uint32_t t = 0; t < kept; t++)
             if (from != NULL)
                 memcpy(old + t * old_stride, from + (size_t)t * p->n_cols + column,
-                       row->n * sizeof(float));
+                       row.n * sizeof(float));
             else
-                memset(old + t * old_stride, 0, row->n * sizeof(float));
+                memset(old + t * old_stride, 0, row.n * sizeof(float));
     }
-    row->x = x;
-    row->state_stride = p->n_cols;
+    row.x = x;
+    row.state_stride = p->n_cols;
     for (uint32_t r = end; r-- > begin;) {
         for (uint32_t t = 0; t < p->width; t++) {
             uint32_t back = kept - t; /* rows before r */
             x[t] = back <= r - begin ? tensor_row_f32(job->x, r - back) + column
                                      : old + (kept - (back - (r - begin))) * old_stride;
         }
-        row->state = slot_at(job->state, job->rows->writes[r]);
-        if (row->state != NULL)
-            row->state += column;
-        row->y = tensor_row_f32(job->y, r) + column;
-        row->ahead = r > begin + kept ? tensor_row_f32(job->x, r - 1 - kept) + column : NULL;
-        job->inner->conv_row(row);
+        row.state = slot_at(job->state, job->rows->writes[r]);
+        if (row.state != NULL)
+            row.state += column;
+        row.y = tensor_row_f32(job->y, r) + column;
+        row.ahead = r > begin + kept ? tensor_row_f32(job->x, r - 1 - kept) + column : NULL;
+        job->inner->conv_row(&row);
     }
 }
 
@@ -291,6 +292,13 @@ static void span_item(void *arg, uint32_t item, uint32_t member)
     }
 }
 
+/* Shares of a work that has at most `most`; at least one. */
+static uint32_t share_count(uint32_t wanted, uint32_t most)
+{
+    uint32_t n = wanted < most ? wanted : most;
+    return n > 0 ? n : 1;
+}
+
 /* Chooses the items. Long runs are shared by columns, many runs by groups of runs. */
 static void run_spans(struct stream *s, struct span_job *job)
 {
@@ -301,15 +309,12 @@ static void run_spans(struct stream *s, struct span_job *job)
         n_runs += job->rows->reads[r] != RECURRENT_PREVIOUS;
     uint32_t most_parts = (job->head_dim + SPAN_GRAIN - 1) / SPAN_GRAIN,
              missing = (wanted + job->n_heads - 1) / job->n_heads;
-    job->n_groups = job->n_parts = 1;
     if (n_runs == job->rows->n_rows) {
-        job->n_groups = missing < n_runs ? missing : n_runs;
-        missing = (missing + job->n_groups - 1) / job->n_groups;
-        job->n_parts = missing < most_parts ? missing : most_parts;
+        job->n_groups = share_count(missing, n_runs);
+        job->n_parts = share_count((missing + job->n_groups - 1) / job->n_groups, most_parts);
     } else {
-        job->n_parts = missing < most_parts ? missing : most_parts;
-        missing = (missing + job->n_parts - 1) / job->n_parts;
-        job->n_groups = missing < n_runs ? missing : n_runs;
+        job->n_parts = share_count(missing, most_parts);
+        job->n_groups = share_count((missing + job->n_parts - 1) / job->n_parts, n_runs);
     }
     job->inner = inner_of(s->ops);
     job->stream = stream_cpu(s);

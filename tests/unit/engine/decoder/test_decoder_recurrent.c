@@ -455,10 +455,8 @@ static void test_bad_slots_are_refused(void **state)
     const struct {
         uint32_t *at, bad;
     } rows[] = {
-        {&b->state_reads[0], n_slots},
-        {&b->state_reads[0], STEP_STATE_PREVIOUS},
-        {&b->state_reads[1], STEP_STATE_NONE},
-        {&b->state_writes[0], n_slots},
+        {&b->state_reads[0], n_slots},          {&b->state_reads[0], STEP_STATE_PREVIOUS},
+        {&b->state_reads[1], STEP_STATE_NONE},  {&b->state_writes[0], n_slots},
         {&b->state_writes[2], STEP_STATE_NONE},
     };
     for (size_t i = 0; i < ARCH_N_OF(rows); i++) {

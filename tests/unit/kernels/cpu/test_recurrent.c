@@ -123,8 +123,8 @@ static uint32_t add_piece(struct recurrent_world *w, struct random *r, struct ru
                      : run->slot < N_SLOTS ? run->slot
                                            : RECURRENT_NONE,
             .writes = RECURRENT_NONE,
-            .y = y + (size_t)token * w->y_cols,
         };
+        rows[i].y = y + (size_t)token * w->y_cols;
     }
     bool in_place = run->slot < N_SLOTS && random_u32(r) % 2;
     rows[n - 1].writes = in_place ? run->slot : free_slot;
@@ -316,9 +316,8 @@ static void test_copied_heads_lie_at_their_columns(void **state)
         y[i] = -1.0f;
     assert_int_equal(op_copy_heads(rig.stream, &ty, &tx, HEADS, WIDTH, Y_HEAD, FIRST), 0);
     for (int i = 0; i < M * HEADS * Y_HEAD; i++) {
-        int j = i % Y_HEAD - FIRST;
-        float want = j < 0 || j >= WIDTH ? -1.0f : (float)(i / Y_HEAD * WIDTH + j);
-        assert_true(y[i] == want);
+        int j = i % Y_HEAD - FIRST, from = i / Y_HEAD * WIDTH + j;
+        assert_true(y[i] == (j < 0 || j >= WIDTH ? -1.0f : (float)from));
     }
     assert_int_equal(op_copy_heads(rig.stream, &ty, &tx, HEADS, WIDTH, Y_HEAD, 4), STATUS_INTERNAL);
     assert_int_equal(op_copy_heads(rig.stream, &ty, &tx, HEADS, WIDTH + 1, Y_HEAD, 0),

@@ -124,7 +124,8 @@ int recurrent_step(const struct recurrent_world *w, const struct rig *rig, float
     bool y_is_x = in_place && s->kind == KIND_CONV;
     struct tensor y = y_is_x ? x : own;
     uint32_t *reads = malloc(n * sizeof(*reads)), *writes = malloc(n * sizeof(*writes));
-    assert_true(reads != NULL && writes != NULL);
+    assert_non_null(reads);
+    assert_non_null(writes);
     for (uint32_t r = 0; r < n; r++) {
         reads[r] = rows[r].reads;
         writes[r] = rows[r].writes;
@@ -296,7 +297,9 @@ void recurrent_float64_error(const struct recurrent_shape *shape, uint32_t n_tok
     float *pool = poisoned(w.slot_floats), *y = poisoned(n);
     double *want = calloc(n, sizeof(*want)), *state = calloc(w.state_floats, sizeof(*state));
     struct recurrent_row *rows = calloc(n_tokens, sizeof(*rows));
-    assert_true(want != NULL && state != NULL && rows != NULL);
+    assert_non_null(want);
+    assert_non_null(state);
+    assert_non_null(rows);
     for (uint32_t r = 0; r < n_tokens; r++)
         rows[r] = (struct recurrent_row){r, r > 0 ? RECURRENT_PREVIOUS : RECURRENT_NONE,
                                          r + 1 == n_tokens ? 0 : RECURRENT_NONE,
