@@ -125,13 +125,8 @@ static int check_state(const struct decoder *dec, const struct layer *at, struct
                                           ARCH_STATE_A,      ARCH_STATE_OUT};
     static const enum arch_slot conv[] = {ARCH_STATE_V, ARCH_STATE_CONV_V, ARCH_STATE_OUT,
                                           ARCH_CONV_GATE_IN, ARCH_CONV_GATE_OUT};
-    const struct op_table *ops = dec->stream->ops;
     bool is_delta = at->facts->mixer->mixing == ARCH_MIXING_DELTA;
     bool is_conv = at->facts->mixer->mixing == ARCH_MIXING_CONV;
-    if (!ops->conv || (!is_conv && (is_delta ? !ops->delta_net : !ops->ssm)))
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "kernels %s: recurrent layers are not supported; use another device",
-                         ops->name);
     int rc = 0;
     for (uint32_t i = 0; !rc && is_conv && i < ARCH_N_OF(conv); i++)
         rc = check_slot(dec, at, conv[i], true, err);

@@ -369,6 +369,8 @@ int plan_rank_init(struct rank_plan *plan, const struct model *model, const stru
 {
     *plan = (struct rank_plan){.rank = *rank, .store = store, .steps = *steps};
     int rc = rank_split_init(&plan->split, rank, &model->shape, err);
+    if (!rc)
+        rc = plan_ops_check(ops, &model->shape, plan->split.layer_begin, plan->split.n_layers, err);
     if (rc)
         return rc;
     plan->header_bytes = weight_is_on_device(ops) ? 0 : PLAN_HEADER_BYTES;

@@ -87,6 +87,11 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
                const struct op_table *ops, struct step_sizes *out_steps,
                uint32_t *out_context_tokens, struct error *err);
 
+/* Checks that the kernel set has the ops of the layers' mixers. UNIMPLEMENTED names the set, the
+ * op and the layer. */
+int plan_ops_check(const struct op_table *ops, const struct model_shape *shape,
+                   uint32_t layer_begin, uint32_t n_layers, struct error *err);
+
 /* Call plan_rank_fini() in any case. */
 int plan_rank_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
                    const struct rank *rank, enum weight_store store, const struct step_sizes *steps,

@@ -22,8 +22,6 @@ struct rank {
     struct comm *comm;     /* borrowed; NULL at tp 1 */
 };
 
-/* The rank's parts of a layer's split dimensions (kernels/segments.h). If heads of two ranks share
- * a KV head, both ranks hold it. Zero where the layer has no attention, or no FFN of that kind. */
 /* The heads of a layer's state that the rank computes. Without heads (short convolution) the rank
  * has channels alone. */
 struct state_split {
@@ -35,6 +33,8 @@ struct state_split {
     struct segments out;
 };
 
+/* The rank's parts of a layer's split dimensions (kernels/segments.h). If heads of two ranks share
+ * a KV head, both ranks hold it. Zero where the layer has no attention, or no FFN of that kind. */
 struct layer_split {
     struct segments queries; /* part of n_heads · k_dim, whole heads */
     struct segments mixed;   /* the same heads' part of n_heads · v_dim */

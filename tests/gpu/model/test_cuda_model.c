@@ -19,6 +19,7 @@
 #include "kernels/device.h"
 #include "tests/gpu/support/gpu_model.h"
 #include "tests/gpu/support/support_seed.h"
+#include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_match.h"
 
 static const char *gpu_name = "cuda:0";
@@ -524,6 +525,23 @@ static void test_what_a_gpu_cannot_do_is_refused(void **state)
     checkpoint_close(ckpt);
 }
 
+/* The CUDA kernels have no ops of recurrent layers. Symptom: the first step failed. */
+static void test_recurrent_layers_are_refused_before_the_load(void **state)
+{
+    (void)state;
+    char path[512];
+    struct executor_config cfg = gpu_config();
+    struct executor_plan plan;
+    struct checkpoint *ckpt = NULL;
+    struct error err = {0};
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/qwen35", golden_source_dir());
+    assert_int_equal(checkpoint_open(path, &ckpt, &err), 0);
+    assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), STATUS_UNIMPLEMENTED);
+    assert_non_null(strstr(err.message, "conv"));
+    assert_non_null(strstr(err.message, "cuda"));
+    checkpoint_close(ckpt);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -540,6 +558,7 @@ int main(void)
         cmocka_unit_test(test_graphs_beyond_the_plan_give_way),
         cmocka_unit_test(test_too_little_memory_is_told),
         cmocka_unit_test(test_what_a_gpu_cannot_do_is_refused),
+        cmocka_unit_test(test_recurrent_layers_are_refused_before_the_load),
     };
     if (getenv("SLUICE_TEST_FILTER"))
         cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
