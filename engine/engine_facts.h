@@ -14,12 +14,18 @@ struct error;
 
 /* Layers of equal shape. The words are constants. */
 struct engine_layer_kind {
-    const char *mixer;     /* "attention", "none" */
+    /* "attention", "gated delta net", "mamba-2", "short convolution", "latent attention",
+     * "attention and mamba-2", "none" */
+    const char *mixer;
     const char *reach;     /* "full", "window", "chunk"; "" without attention */
     uint32_t reach_tokens; /* width of window or chunk; 0: full */
     int32_t rope;          /* number of the rope set; -1: none */
     uint32_t n_heads, n_kv_heads, k_dim, v_dim;
-    const char *ffn;                   /* "dense", "experts", "none" */
+    /* Recurrent layers: heads of the state and of its keys, its shape, and taps of the convolution.
+     * 0 without a state; a short convolution has no heads. */
+    uint32_t n_state_heads, n_state_keys, state_key_dim, state_dim, conv_width;
+    uint64_t state_bytes;              /* a sequence's, in one layer */
+    const char *ffn;                   /* "dense", "experts", "dense and experts", "none" */
     const char *ffn_form, *activation; /* "gated", "plain"; "silu"; "" without an FFN */
     uint32_t ffn_dim;                  /* width of a dense FFN */
     const uint32_t *layers;            /* [n_layers], ascending */

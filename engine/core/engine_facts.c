@@ -113,9 +113,11 @@ static const char *mixer_word(enum arch_mixing mixing)
 
 /* --- layers --- */
 
-static void describe_layer(const struct model_shape *shape, const struct model_layer *layer,
+static void describe_layer(const struct model_shape *shape, uint32_t i_layer,
                            struct engine_layer_kind *out)
 {
+    const struct model_layer *layer = &shape->layers[i_layer];
+    const struct model_state *state = &shape->state;
     bool attends = arch_has_attention(layer->mixer->mixing);
     bool has_ffn = layer->ffn->body != ARCH_FFN_NONE;
     uint32_t rope = layer->mixer->rope;
@@ -131,6 +133,7 @@ static void describe_layer(const struct model_shape *shape, const struct model_l
         .n_kv_heads = layer->n_kv_heads,
         .k_dim = layer->k_dim,
         .v_dim = layer->v_dim,
+        .state_bytes = shape_state_floats(shape, i_layer) * sizeof(float),
         .ffn = ffn_word(layer->ffn->body),
         .ffn_form = !has_ffn                             ? ""
                     : layer->ffn->form == ARCH_FFN_GATED ? "gated"
@@ -138,6 +141,15 @@ static void describe_layer(const struct model_shape *shape, const struct model_l
         .activation = has_ffn ? activations[shape_activation(shape, layer)] : "",
         .ffn_dim = layer->ffn_dim,
     };
+    if (!arch_has_state(layer->mixer->mixing))
+        return;
+    out->conv_width = state->width;
+    if (layer->mixer->mixing == ARCH_MIXING_CONV)
+        return;
+    out->n_state_heads = state->n_heads;
+    out->n_state_keys = state->n_key_heads;
+    out->state_key_dim = state->key_dim;
+    out->state_dim = state->head_dim;
 }
 
 static bool same_kind(const struct engine_layer_kind *a, const struct engine_layer_kind *b)
@@ -152,7 +164,7 @@ static bool same_kind(const struct engine_layer_kind *a, const struct engine_lay
             return false;
     return a->reach_tokens == b->reach_tokens && a->rope == b->rope && a->n_heads == b->n_heads &&
            a->n_kv_heads == b->n_kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
-           a->ffn_dim == b->ffn_dim;
+           a->ffn_dim == b->ffn_dim && a->state_bytes == b->state_bytes;
 }
 
 /* Each layer goes to the first kind of its shape; `members` has room for every layer. */
@@ -168,7 +180,7 @@ static int add_layers(struct survey *s)
     for (uint32_t i = 0; i < n; i++) {
         struct engine_layer_kind kind;
         uint32_t k = 0;
-        describe_layer(shape, &shape->layers[i], &kind);
+        describe_layer(shape, i, &kind);
         while (k < n_kinds && !same_kind(&kinds[k], &kind))
             k++;
         if (k == n_kinds)

@@ -59,6 +59,12 @@ static int add_layers(struct arena *arena, const struct engine_facts *facts,
         row->ffn_form = message_text(arena, kind->ffn_form);
         row->activation = message_text(arena, kind->activation);
         row->ffn_dim = kind->ffn_dim;
+        row->n_state_heads = kind->n_state_heads;
+        row->n_state_key_heads = kind->n_state_keys;
+        row->state_key_dim = kind->state_key_dim;
+        row->state_value_dim = kind->state_dim;
+        row->conv_width = kind->conv_width;
+        row->state_bytes = kind->state_bytes;
     }
     out->n_layers = facts->n_layers;
     return 0;

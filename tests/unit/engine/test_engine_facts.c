@@ -21,12 +21,16 @@ enum { MAX_LAYERS = 256, MOST_BYTES = 1024 };
 static void check_layers(const struct engine_facts *facts)
 {
     bool seen[MAX_LAYERS] = {false};
+    uint64_t n_state_bytes = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < facts->n_layers; i++) {
         const struct engine_layer_kind *kind = &facts->layers[i];
         assert_true(kind->n_layers > 0);
         assert_true(*kind->mixer && *kind->ffn && *kind->activation);
-        assert_true((strcmp(kind->reach, "full") == 0) == (kind->reach_tokens == 0));
+        bool attends = kind->n_heads > 0, bounded = kind->reach_tokens > 0;
+        assert_string_equal(bounded || !attends ? "" : "full", bounded ? "" : kind->reach);
+        assert_true(!bounded || (attends && *kind->reach));
+        n_state_bytes += kind->state_bytes * kind->n_layers;
         for (uint32_t k = 0; k < kind->n_layers; k++, n++) {
             assert_in_range(kind->layers[k], 0, MAX_LAYERS - 1);
             assert_false(seen[kind->layers[k]]);
@@ -39,6 +43,7 @@ static void check_layers(const struct engine_facts *facts)
         assert_true(kind->rope < 0 || has_rope);
     }
     assert_int_equal(n, facts->model.n_layers);
+    assert_int_equal(n_state_bytes, facts->model.state_elements * sizeof(float));
 }
 
 /* Every tensor is loaded or ignored. Norms that have a tensor per head counted as ignored. */
