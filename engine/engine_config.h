@@ -60,9 +60,12 @@ struct executor_config {
     enum dtype kv_dtype;    /* a type in the kernels' kv_dtypes */
     uint32_t kv_block_size; /* tokens per block, power of two ≤ 128 */
     uint64_t kv_tokens;     /* pool capacity in tokens, rounded up to blocks */
-    /* Slots for states of recurrent layers; 0: one per sequence, and a quarter more for snapshots.
-     * Models without such layers have none. */
+    /* Slots for states of recurrent layers; 0: one per sequence, and those of the snapshots. Models
+     * without such layers have none. */
     uint32_t state_slots;
+    /* Bytes of the slots that running sequences leave to snapshots and drafts. A remainder smaller
+     * than a slot is not used. 0: a fifth of the slots. */
+    uint64_t snapshot_bytes;
     uint32_t max_context_tokens; /* per sequence; 0: the model's */
     uint32_t max_rows, max_seqs; /* most rows and sequences per step */
     uint32_t n_score_rows;       /* as in step_limits (step.h) */
@@ -101,6 +104,9 @@ struct engine_config {
     uint32_t max_input_tokens; /* most tokens of a prompt; default 0: the context */
     uint32_t max_total_tokens; /* most tokens of prompt and answer; default 0: the context */
     bool prefix_cache;         /* reuse KV blocks of equal prefixes; default on */
+    /* Recurrent layers: KV blocks between two snapshots of a sequence's state. Default 0: those of
+     * ENGINE_SNAPSHOT_TOKENS. */
+    uint32_t snapshot_blocks;
     /* Most drafted tokens of a sequence per step, for requests that name no number. 0 (default):
      * none, or ENGINE_DEFAULT_DRAFT_TOKENS with a draft model. */
     uint32_t draft_tokens;
@@ -128,10 +134,20 @@ bool engine_is_on_gpu(const struct engine_config *cfg);
 int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
                 struct executor_plan *out_plan, struct error *err);
 
-/* Chooses the open sizes in cfg->executor by the free memory: kv_tokens 0, and automatic gpu_layers
- * on a GPU. Rows and sequences must be set. A GPU's KV cache gets the rest of the budget, up to
- * full contexts for all sequences. A CPU's KV cache gets at most half of the rest.
- * RESOURCE_EXHAUSTED (DEVICE_MEMORY) if no memory is left for the KV cache. */
+/* Chooses the slots of recurrent states if cfg->executor.state_slots is 0: one for each sequence,
+ * and those of the snapshots. They take at most half of a device's memory beside weights and
+ * workspace, but one slot at least. `host_bytes` is that memory of the CPU.
+ *
+ * Then lowers max_concurrent and max_seqs to the sequences that find a slot. The plan must be one
+ * of this config; it gets the slots and their bytes. Without recurrent layers nothing changes.
+ * RESOURCE_EXHAUSTED (DEVICE_MEMORY) if no slot fits. */
+int engine_choose_states(struct engine_config *cfg, struct executor_plan *plan, uint64_t host_bytes,
+                         struct error *err);
+
+/* Chooses the open sizes in cfg->executor by the free memory: kv_tokens 0, slots of recurrent
+ * states, and automatic gpu_layers on a GPU. Rows and sequences must be set. A GPU's KV cache gets
+ * the rest of the budget, up to full contexts for all sequences. A CPU's KV cache gets at most half
+ * of the rest. RESOURCE_EXHAUSTED (DEVICE_MEMORY) if no memory is left for the KV cache. */
 int engine_choose_sizes(struct engine_config *cfg, struct checkpoint *ckpt, struct error *err);
 
 /* --- settings of a request (engine.h); arrays are borrowed for engine_submit() --- */

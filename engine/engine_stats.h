@@ -63,6 +63,7 @@ struct executor_plan {
     uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
     uint64_t state_bytes, state_slot_bytes;            /* all slots, and one of them */
     uint32_t n_state_slots;                            /* 0: no recurrent layers */
+    uint32_t n_running_states; /* sequences that run at once with these slots */
     uint64_t kv_tokens;
     uint32_t n_blocks, context_tokens;
     uint64_t huge_page_bytes; /* bytes of the weights in huge pages; 0 before a load */

@@ -120,10 +120,10 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
     return 0;
 }
 
-/* A running sequence holds a slot of its state. Some slots are left for snapshots and drafts. */
+/* A running sequence holds a slot of its state. */
 static void bound_by_states(struct engine *e)
 {
-    uint32_t n = plan_running_states(e->memory.n_state_slots);
+    uint32_t n = e->memory.n_running_states;
     if (n && n < e->cfg.max_concurrent)
         e->cfg.max_concurrent = n;
 }
@@ -174,7 +174,7 @@ static int open_file(struct engine *e, struct error *err)
 /* Sequences with a recurrent state that run at once; 0: the model has no states. */
 static uint32_t running_states(const struct engine *e)
 {
-    uint32_t n = plan_running_states(executor_actual(e->executor)->n_state_slots);
+    uint32_t n = executor_actual(e->executor)->n_running_states;
     return n < e->cfg.max_concurrent ? n : e->cfg.max_concurrent;
 }
 
@@ -248,7 +248,8 @@ static int open_scheduler(struct engine *e, struct error *err)
         .n_state_slots = plan->n_state_slots,
         .n_running_states = n_running,
         .n_host_states = n_host_states,
-        .snapshot_blocks = (ENGINE_SNAPSHOT_TOKENS + bs - 1) / bs,
+        .snapshot_blocks = e->cfg.snapshot_blocks ? e->cfg.snapshot_blocks
+                                                  : (ENGINE_SNAPSHOT_TOKENS + bs - 1) / bs,
         .prefix_cache = e->cfg.prefix_cache,
         /* Path P equals path D to the bit on the CPU. On a GPU the two sum attention in different
          * orders. */

@@ -4,12 +4,18 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/system/device_name.h"
 #include "engine/core/engine_private.h"
 #include "engine/draft/draft_model.h"
 #include "engine/model/plan.h"
 #include "kernels/backend.h"
 #include "kernels/device.h"
+
+static uint64_t bytes_left(uint64_t of, uint64_t taken)
+{
+    return of > taken ? of - taken : 0;
+}
 
 /* A GPU must hold one whole context and so many tokens of each other sequence. Otherwise layers
  * move to the CPU to make room. */
@@ -54,29 +60,91 @@ static uint64_t tokens_wanted(const struct executor_config *cfg, const struct ex
     return wanted < most ? wanted : most;
 }
 
-/* Chooses the slots of states where the config has no number. The slots take
- * at most half of the memory that is free once the weights are loaded. The plan gets their bytes.
- */
-static int choose_state_slots(struct executor_config *cfg, struct executor_plan *plan,
-                              uint64_t free_bytes, struct error *err)
+/* --- slots of recurrent states --- */
+
+/* Slots in half of the memory that every device has beside weights and workspace. */
+static uint64_t slots_that_fit(const struct executor_plan *plan, uint64_t host_bytes)
 {
-    uint64_t taken = plan->weights_bytes + plan->workspace_bytes;
-    uint64_t room = free_bytes > taken ? (free_bytes - taken) / 2 : 0;
-    if (!plan->n_state_slots || cfg->state_slots)
+    uint64_t most = UINT32_MAX;
+    for (uint32_t i = 0; i < plan->n_devices; i++) {
+        const struct executor_device *d = &plan->devices[i];
+        uint64_t slot = d->state_bytes / plan->n_state_slots, room = host_bytes;
+        if (d->is_gpu)
+            room = bytes_left(d->budget_bytes, d->weights_bytes + d->kv_bytes + d->workspace_bytes);
+        uint64_t fits = slot ? room / 2 / slot : most;
+        if (!fits && room >= slot)
+            fits = 1;
+        most = fits < most ? fits : most;
+    }
+    return most;
+}
+
+static int no_slot(const struct executor_plan *plan, uint64_t host_bytes, struct error *err)
+{
+    char state[32], room[32];
+    const struct executor_device *d = &plan->devices[plan->n_devices - 1];
+    uint64_t left =
+        d->is_gpu ? bytes_left(d->budget_bytes, d->weights_bytes + d->workspace_bytes) : host_bytes;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "state of one sequence: %s (%" PRIu64 " bytes) in the recurrent layers; %s (%" PRIu64
+              " bytes) are free beside the weights. Free memory, or use a smaller model",
+              format_bytes(plan->state_slot_bytes, state), plan->state_slot_bytes,
+              format_bytes(left, room), left);
+    return error_reason(err, REASON_DEVICE_MEMORY);
+}
+
+static void set_slots(struct executor_plan *plan, uint32_t n_slots)
+{
+    plan->state_bytes = plan->state_slot_bytes * n_slots;
+    for (uint32_t i = 0; i < plan->n_devices; i++)
+        plan->devices[i].state_bytes = plan->devices[i].state_bytes / plan->n_state_slots * n_slots;
+    plan->n_state_slots = n_slots;
+}
+
+int engine_choose_states(struct engine_config *cfg, struct executor_plan *plan, uint64_t host_bytes,
+                         struct error *err)
+{
+    struct executor_config *ex = &cfg->executor;
+    if (!plan->n_state_slots)
         return 0;
-    uint64_t fits = room / plan->state_slot_bytes;
-    if (!fits)
-        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                         "no memory for the state of a sequence: it takes %" PRIu64
-                         " bytes, and %" PRIu64 " are left beside the weights; use a smaller model "
-                         "or free memory",
-                         plan->state_slot_bytes, room);
-    uint32_t wanted = plan_state_slots(cfg->max_seqs);
-    cfg->state_slots = fits < wanted ? (uint32_t)fits : wanted;
-    plan->n_state_slots = cfg->state_slots;
-    plan->state_bytes = plan->state_slot_bytes * cfg->state_slots;
+    if (!ex->state_slots) {
+        uint64_t fits = slots_that_fit(plan, host_bytes);
+        uint32_t wanted =
+            plan_state_slots(cfg->max_concurrent, plan->state_slot_bytes, ex->snapshot_bytes);
+        if (!fits)
+            return no_slot(plan, host_bytes, err);
+        ex->state_slots = fits < wanted ? (uint32_t)fits : wanted;
+        set_slots(plan, ex->state_slots);
+    }
+    plan->n_running_states =
+        plan_running_states(ex->state_slots, plan->state_slot_bytes, ex->snapshot_bytes);
+    if (plan->n_running_states < cfg->max_concurrent)
+        cfg->max_concurrent = plan->n_running_states;
+    if (cfg->max_concurrent < ex->max_seqs)
+        ex->max_seqs = cfg->max_concurrent;
     return 0;
 }
+
+/* Plans, and chooses the slots. Then plans again if fewer sequences run. */
+static int plan_with_states(struct engine_config *cfg, struct checkpoint *ckpt,
+                            struct executor_plan *out_plan, uint64_t *out_free_bytes,
+                            struct error *err)
+{
+    uint32_t max_seqs = cfg->executor.max_seqs;
+    struct device_memory memory;
+    int rc = engine_plan(cfg, ckpt, out_plan, err);
+    if (!rc)
+        rc = backend_cpu_memory(&memory, err);
+    if (rc)
+        return rc;
+    const struct executor_device *host = &out_plan->devices[0];
+    uint64_t taken = host->weights_bytes + host->kv_bytes + host->workspace_bytes;
+    *out_free_bytes = memory.free_bytes;
+    rc = engine_choose_states(cfg, out_plan, bytes_left(memory.free_bytes, taken), err);
+    return rc || cfg->executor.max_seqs == max_seqs ? rc : engine_plan(cfg, ckpt, out_plan, err);
+}
+
+/* --- sizes on the CPU --- */
 
 /* Chooses kv_tokens where the config has none: full contexts for all sequences. At most half of the
  * memory that is free once the weights are loaded. */
@@ -85,20 +153,14 @@ static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engin
 {
     struct executor_config *cfg = &engine_cfg->executor;
     struct executor_plan plan;
-    struct device_memory memory;
+    uint64_t free_bytes = 0;
     cfg->kv_tokens = cfg->kv_block_size;
-    int rc = engine_plan(engine_cfg, ckpt, &plan, err);
-    if (rc)
-        return rc;
-    rc = backend_cpu_memory(&memory, err);
-    if (rc)
-        return rc;
-    rc = choose_state_slots(cfg, &plan, memory.free_bytes, err);
+    int rc = plan_with_states(engine_cfg, ckpt, &plan, &free_bytes, err);
     if (rc)
         return rc;
     uint64_t per_token = plan.kv_bytes / plan.kv_tokens;
     uint64_t taken = plan.weights_bytes + plan.state_bytes + plan.workspace_bytes;
-    uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
+    uint64_t room = bytes_left(free_bytes, taken) / 2;
     uint64_t wanted = tokens_wanted(cfg, &plan);
     uint64_t fits = per_token ? room / per_token : wanted;
     cfg->kv_tokens = wanted < fits ? wanted : fits;
@@ -107,7 +169,7 @@ static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engin
             err, STATUS_RESOURCE_EXHAUSTED,
             "no memory for the KV pool: %llu bytes are free before the weights, which take "
             "%llu; use a smaller model or free memory",
-            (unsigned long long)memory.free_bytes, (unsigned long long)plan.weights_bytes);
+            (unsigned long long)free_bytes, (unsigned long long)plan.weights_bytes);
     return 0;
 }
 
@@ -147,20 +209,17 @@ static int choose_layers(struct checkpoint *ckpt, struct engine_config *cfg, str
 static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg, struct error *err)
 {
     struct executor_plan plan;
-    struct device_memory memory;
+    uint64_t free_bytes = 0;
     cfg->executor.kv_tokens = cfg->executor.kv_block_size;
-    int rc = engine_plan(cfg, ckpt, &plan, err);
+    int rc = plan_with_states(cfg, ckpt, &plan, &free_bytes, err);
     if (rc)
         return rc;
     uint64_t tokens = executor_kv_room(&plan, tokens_wanted(&cfg->executor, &plan));
     const struct executor_device *gpu = &plan.devices[plan.n_devices - 1];
     if (plan.n_devices > 1) {
-        rc = backend_cpu_memory(&memory, err);
-        if (rc)
-            return rc;
         const struct executor_device *host = &plan.devices[0];
         uint64_t taken = host->weights_bytes + host->state_bytes + host->workspace_bytes;
-        uint64_t room = memory.free_bytes > taken ? (memory.free_bytes - taken) / 2 : 0;
+        uint64_t room = bytes_left(free_bytes, taken) / 2;
         uint64_t per_token = host->kv_bytes / plan.kv_tokens;
         uint64_t fits = per_token ? room / per_token : tokens;
         tokens = fits < tokens ? fits : tokens;
@@ -191,7 +250,13 @@ bool engine_gpu_memory(const struct engine *engine, uint64_t *out_total_bytes,
 
 int engine_choose_sizes(struct engine_config *cfg, struct checkpoint *ckpt, struct error *err)
 {
+    struct executor_plan plan;
+    uint64_t free_bytes;
     int rc = 0;
+    if (cfg->executor.kv_tokens && !cfg->executor.state_slots)
+        rc = plan_with_states(cfg, ckpt, &plan, &free_bytes, err);
+    if (rc)
+        return rc;
     if (!engine_is_on_gpu(cfg))
         return cfg->executor.kv_tokens ? 0 : choose_by_memory(ckpt, cfg, err);
     if (is_auto(&cfg->executor))

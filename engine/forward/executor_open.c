@@ -30,19 +30,21 @@ static int check_memory(const struct executor *ex, const struct executor_device 
     if (device->is_gpu && free_bytes < device->free_bytes) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s: %" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
-                  ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64
+                  ", states %" PRIu64 ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64
                   " are allowed by gpu_memory, %" PRIu64 " are free; raise gpu_memory",
                   device->name, own + other_bytes, device->weights_bytes, device->kv_bytes,
-                  device->workspace_bytes, other_bytes, free_bytes, device->free_bytes);
+                  device->state_bytes, device->workspace_bytes, other_bytes, free_bytes,
+                  device->free_bytes);
         return error_reason(err, REASON_DEVICE_MEMORY);
     }
-    error_set(err, STATUS_RESOURCE_EXHAUSTED,
-              "%s%s%" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64
-              ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64 " bytes free, %" PRIu64
-              " more are promised to other replicas; lower kv_tokens or free memory",
-              ex->gpu ? device->name : "", ex->gpu ? ": " : "", own + other_bytes,
-              device->weights_bytes, device->kv_bytes, device->workspace_bytes, other_bytes,
-              free_bytes, device->promised_bytes);
+    error_set(
+        err, STATUS_RESOURCE_EXHAUSTED,
+        "%s%s%" PRIu64 " bytes needed (weights %" PRIu64 ", KV cache %" PRIu64 ", states %" PRIu64
+        ", workspace %" PRIu64 ", draft model %" PRIu64 "), %" PRIu64 " bytes free, %" PRIu64
+        " more are promised to other replicas; lower kv_tokens%s or free memory",
+        ex->gpu ? device->name : "", ex->gpu ? ": " : "", own + other_bytes, device->weights_bytes,
+        device->kv_bytes, device->state_bytes, device->workspace_bytes, other_bytes, free_bytes,
+        device->promised_bytes, device->state_bytes ? " or state_slots" : "");
     return error_reason(err, REASON_DEVICE_MEMORY);
 }
 

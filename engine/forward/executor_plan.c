@@ -407,6 +407,8 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     ex->actual.n_state_slots = steps.n_state_slots;
     if (steps.n_state_slots)
         ex->actual.state_slot_bytes = ex->actual.state_bytes / steps.n_state_slots;
+    ex->actual.n_running_states =
+        plan_running_states(steps.n_state_slots, ex->actual.state_slot_bytes, cfg->snapshot_bytes);
     ex->actual.n_blocks = steps.n_blocks;
     ex->actual.kv_tokens = (uint64_t)steps.n_blocks * steps.block_size;
     ex->actual.context_tokens = context;

@@ -41,15 +41,35 @@ static int check_kv_dtype(enum dtype type, const struct op_table *ops, struct er
                        dtype_name(type), names, ops->name);
 }
 
+uint32_t plan_state_slots(uint32_t n_seqs, uint64_t slot_bytes, uint64_t snapshot_bytes)
+{
+    uint64_t more = n_seqs / 4, most = MAX_STATE_SLOTS - n_seqs;
+    if (snapshot_bytes && slot_bytes)
+        more = snapshot_bytes / slot_bytes;
+    return n_seqs + (uint32_t)(more < most ? more : most);
+}
+
+uint32_t plan_running_states(uint32_t n_slots, uint64_t slot_bytes, uint64_t snapshot_bytes)
+{
+    uint64_t spare = n_slots / 5;
+    if (snapshot_bytes && slot_bytes)
+        spare = snapshot_bytes / slot_bytes;
+    if (!n_slots)
+        return 0;
+    return spare < n_slots ? n_slots - (uint32_t)spare : 1;
+}
+
 static int choose_state_slots(const struct model_shape *shape, const struct executor_config *cfg,
                               uint32_t *out_n, struct error *err)
 {
-    bool has_states = false;
-    for (uint32_t i = 0; i < shape->n_layers && !has_states; i++)
-        has_states = shape_state_floats(shape, i) > 0;
-    if (!has_states)
+    uint64_t n_floats = 0;
+    for (uint32_t i = 0; i < shape->n_layers; i++)
+        n_floats += shape_state_floats(shape, i);
+    if (!n_floats)
         return 0;
-    *out_n = cfg->state_slots ? cfg->state_slots : plan_state_slots(cfg->max_seqs);
+    *out_n = cfg->state_slots
+                 ? cfg->state_slots
+                 : plan_state_slots(cfg->max_seqs, n_floats * sizeof(float), cfg->snapshot_bytes);
     if (*out_n > MAX_STATE_SLOTS)
         return error_field(err, "state_slots", "%u is not in 1..%d", *out_n, MAX_STATE_SLOTS);
     return 0;

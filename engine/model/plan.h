@@ -68,18 +68,12 @@ struct rank_plan {
     uint8_t digest[SHA256_BYTES];
 };
 
-/* Slots of recurrent states for n_seqs running sequences: a quarter more, for snapshots and
- * drafts. */
-static inline uint32_t plan_state_slots(uint32_t n_seqs)
-{
-    return n_seqs + n_seqs / 4;
-}
+/* Slots of recurrent states for n_seqs running sequences. More are for snapshots and drafts: those
+ * that fit in snapshot_bytes, or a quarter if that is 0. */
+uint32_t plan_state_slots(uint32_t n_seqs, uint64_t slot_bytes, uint64_t snapshot_bytes);
 
-/* The reverse: sequences that may run with n_slots slots. */
-static inline uint32_t plan_running_states(uint32_t n_slots)
-{
-    return n_slots - n_slots / 5;
-}
+/* The reverse: sequences that may run with n_slots slots, at least 1. */
+uint32_t plan_running_states(uint32_t n_slots, uint64_t slot_bytes, uint64_t snapshot_bytes);
 
 /* Computes the step sizes of a config: blocks from tokens, table width from the context. Checks
  * that `ops` support the KV type. INVALID_ARGUMENT names the field. */

@@ -263,7 +263,8 @@ int request_check(const struct engine_request *req, const struct request_limits 
         return rc;
     if (limits->n_running_states && req->sampling.n > limits->n_running_states)
         return error_field(err, "sampling.n",
-                           "%u choices need %u state slots of %llu bytes; the server has %u",
+                           "%u choices need %u state slots of %llu bytes; the server has %u for "
+                           "sequences; lower n, or load the model with more state_slots",
                            req->sampling.n, req->sampling.n,
                            (unsigned long long)limits->state_bytes, limits->n_running_states);
     if (req->sampling.n > limits->max_concurrent)

@@ -42,13 +42,50 @@ static uint64_t share_of(const struct settings *settings, const struct executor_
     return rest / (settings->replicas ? settings->replicas : 1) + once;
 }
 
+/* A full context for each sequence, in whole blocks. */
+static uint64_t most_tokens(const struct executor_config *ex, uint32_t context_tokens)
+{
+    uint64_t bs = ex->kv_block_size, n_blocks = (context_tokens + bs - 1) / bs;
+    uint64_t wanted = ex->max_seqs * n_blocks * bs, most = UINT32_MAX / bs * bs;
+    return wanted < most ? wanted : most;
+}
+
+/* Plans with the given KV cache, else with a block, and chooses the slots of recurrent states.
+ * *out_room: what is left of the replica's share of memory. */
+static int plan_share(struct checkpoint *ckpt, const struct settings *settings,
+                      struct engine_config *cfg, struct executor_plan *out_plan, uint64_t *out_room,
+                      struct error *err)
+{
+    uint32_t max_seqs = cfg->executor.max_seqs;
+    struct memory_limit limit;
+    for (;;) {
+        struct engine_config probe = *cfg;
+        if (!probe.executor.kv_tokens)
+            probe.executor.kv_tokens = cfg->executor.kv_block_size;
+        int rc = engine_plan(&probe, ckpt, out_plan, err);
+        if (rc)
+            return rc;
+        uint64_t share = share_of(settings, out_plan, kv_size_available(settings, &limit));
+        uint64_t taken = new_weights(settings, out_plan) + out_plan->workspace_bytes +
+                         (cfg->executor.kv_tokens ? out_plan->kv_bytes : settings->config.kv_bytes);
+        rc = engine_choose_states(cfg, out_plan, share > taken ? share - taken : 0, err);
+        if (rc)
+            return rc;
+        taken += out_plan->state_bytes;
+        *out_room = share > taken ? share - taken : 0;
+        if (cfg->executor.max_seqs == max_seqs)
+            return 0;
+        max_seqs = cfg->executor.max_seqs; /* fewer sequences need less workspace */
+    }
+}
+
 int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                     struct engine_config *cfg, struct error *err)
 {
     struct executor_config *ex = &cfg->executor;
-    struct engine_config probe;
     struct executor_plan plan;
-    struct memory_limit limit;
+    uint64_t room = 0;
+    int rc = 0;
     ex->max_rows = cfg->max_batch_tokens;
     ex->max_seqs = cfg->max_concurrent;
     if (ex->kv_tokens && ex->kv_tokens < ex->kv_block_size)
@@ -57,16 +94,18 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                            " tokens, the least that holds a prompt and its answer; give %" PRIu32
                            " or more, or leave it out",
                            ex->kv_tokens, ex->kv_block_size, ex->kv_block_size);
-    if (ex->kv_tokens || (engine_is_on_gpu(cfg) && !settings->config.kv_bytes))
-        return engine_choose_sizes(cfg, ckpt, err);
-    probe = *cfg;
-    probe.executor.kv_tokens = ex->kv_block_size;
-    int rc = engine_plan(&probe, ckpt, &plan, err);
+    if (ex->kv_tokens || (engine_is_on_gpu(cfg) && !settings->config.kv_bytes)) {
+        if (!engine_is_on_gpu(cfg))
+            rc = plan_share(ckpt, settings, cfg, &plan, &room, err);
+        return rc ? rc : engine_choose_sizes(cfg, ckpt, err);
+    }
+    rc = plan_share(ckpt, settings, cfg, &plan, &room, err);
     if (rc)
         return rc;
     uint64_t token_bytes = plan.kv_bytes / plan.kv_tokens;
     if (settings->config.kv_bytes) {
-        ex->kv_tokens = settings->config.kv_bytes / token_bytes;
+        ex->kv_tokens = token_bytes ? settings->config.kv_bytes / token_bytes
+                                    : most_tokens(ex, plan.context_tokens);
         if (ex->kv_tokens >= ex->kv_block_size)
             return engine_choose_sizes(cfg, ckpt, err);
         return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -75,52 +114,64 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
                          settings->config.kv_bytes, ex->kv_block_size,
                          token_bytes * ex->kv_block_size);
     }
-    uint64_t share = share_of(settings, &plan, kv_size_available(settings, &limit));
-    uint64_t taken = new_weights(settings, &plan) + plan.workspace_bytes;
-    uint64_t fits = (share > taken ? (share - taken) / 2 : 0) / token_bytes;
-    uint64_t most = UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size;
-    uint64_t n_blocks = (plan.context_tokens + ex->kv_block_size - 1) / ex->kv_block_size;
-    ex->kv_tokens = ex->max_seqs * n_blocks * ex->kv_block_size; /* a full context for each
-                                                                  * sequence */
-    if (ex->kv_tokens > fits)
-        ex->kv_tokens = fits > ex->kv_block_size ? fits : ex->kv_block_size;
-    if (ex->kv_tokens > most)
-        ex->kv_tokens = most;
+    ex->kv_tokens = most_tokens(ex, plan.context_tokens);
+    if (token_bytes && ex->kv_tokens > room / 2 / token_bytes)
+        ex->kv_tokens = room / 2 / token_bytes;
+    if (ex->kv_tokens < ex->kv_block_size)
+        ex->kv_tokens = ex->kv_block_size;
     return 0;
 }
 
-/* Formats each size in a unit that suits it, since a device may have only megabytes of a budget
- * left. `free_text` describes the free memory of a CPU. */
+enum { PARTS_TEXT = 192 };
+
+/* Names the parts of the needed memory, each in a unit that suits it. A device may have only
+ * megabytes of a budget left. */
+static const char *parts_text(uint64_t weights, uint64_t kv, uint64_t states, uint64_t workspace,
+                              char out[PARTS_TEXT])
+{
+    char sizes[4][32], of_states[48] = "";
+    if (states)
+        snprintf(of_states, sizeof(of_states), ", states %s", format_bytes(states, sizes[2]));
+    snprintf(out, PARTS_TEXT, "weights %s, KV cache %s%s, workspace %s",
+             format_bytes(weights, sizes[0]), format_bytes(kv, sizes[1]), of_states,
+             format_bytes(workspace, sizes[3]));
+    return out;
+}
+
+/* Settings that lower the need. */
+static const char *what_to_lower(uint64_t states)
+{
+    return states ? "kv_tokens, state_slots or context_length" : "kv_tokens or context_length";
+}
+
+/* `free_text` describes the free memory of a CPU. */
 static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64_t available,
                         const char *free_text, uint64_t promised_bytes, struct error *err)
 {
-    char sizes[6][32], gpu_free[40];
+    char sizes[4][32], gpu_free[40], parts[PARTS_TEXT];
+    parts_text(d->weights_bytes, d->kv_bytes, d->state_bytes, d->workspace_bytes, parts);
     if (d->is_gpu) {
-        format_bytes(d->free_bytes + d->promised_bytes, sizes[5]);
-        snprintf(gpu_free, sizeof(gpu_free), "%s free", sizes[5]);
+        format_bytes(d->free_bytes + d->promised_bytes, sizes[3]);
+        snprintf(gpu_free, sizeof(gpu_free), "%s free", sizes[3]);
         free_text = gpu_free;
     }
     if (d->is_gpu && available < d->free_bytes) {
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32
-                  " layers (weights %s, KV cache %s, workspace %s), %s (%" PRIu64
-                  " bytes) allowed, while %s are free; raise gpu_memory, or lower gpu_layers, "
-                  "kv_tokens or context_length",
-                  d->name, format_bytes(needed, sizes[0]), needed, d->n_layers,
-                  format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
-                  format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
-                  available, format_bytes(d->free_bytes, sizes[5]));
+                  " layers (%s), %s (%" PRIu64
+                  " bytes) allowed, while %s are free; raise gpu_memory, or lower gpu_layers, %s",
+                  d->name, format_bytes(needed, sizes[0]), needed, d->n_layers, parts,
+                  format_bytes(available, sizes[1]), available,
+                  format_bytes(d->free_bytes, sizes[2]), what_to_lower(d->state_bytes));
         return error_reason(err, REASON_DEVICE_MEMORY);
     }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
               "%s: %s of memory needed for %" PRIu32
-              " layers (weights %s, KV cache %s, workspace %s), %s available (%s, of which %s "
-              "are promised to other replicas); lower gpu_layers, kv_tokens or context_length, or "
-              "unload something",
-              d->name, format_bytes(needed, sizes[0]), d->n_layers,
-              format_bytes(d->weights_bytes, sizes[1]), format_bytes(d->kv_bytes, sizes[2]),
-              format_bytes(d->workspace_bytes, sizes[3]), format_bytes(available, sizes[4]),
-              free_text, format_bytes(promised_bytes, sizes[5]));
+              " layers (%s), %s available (%s, of which %s are promised to other replicas); lower "
+              "gpu_layers, %s, or unload something",
+              d->name, format_bytes(needed, sizes[0]), d->n_layers, parts,
+              format_bytes(available, sizes[1]), free_text, format_bytes(promised_bytes, sizes[2]),
+              what_to_lower(d->state_bytes));
     return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
@@ -133,7 +184,8 @@ static int check_devices(const struct settings *settings, const struct executor_
         uint64_t held = d->is_gpu ? 0 : plan->shared_bytes;
         struct memory_limit limit;
         char free_text[MEMORY_LIMIT_TEXT];
-        uint64_t needed = d->weights_bytes - held + d->kv_bytes + d->workspace_bytes;
+        uint64_t needed =
+            d->weights_bytes - held + d->kv_bytes + d->state_bytes + d->workspace_bytes;
         uint64_t machine = kv_size_available(settings, &limit);
         uint64_t available = d->is_gpu ? d->limit_bytes : machine;
         if (needed > available)
@@ -152,41 +204,35 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
     int rc = engine_plan(cfg, ckpt, out_plan, err);
     if (rc || engine_is_on_gpu(cfg))
         return rc ? rc : check_devices(settings, out_plan, err);
-    uint64_t weights = new_weights(settings, out_plan);
-    uint64_t needed = weights + out_plan->kv_bytes + out_plan->workspace_bytes;
+    uint64_t weights = new_weights(settings, out_plan), states = out_plan->state_bytes;
+    uint64_t needed = weights + out_plan->kv_bytes + states + out_plan->workspace_bytes;
     uint64_t available = kv_size_available(settings, &limit);
     bool is_budget = settings->memory_limit && settings->memory_limit == available;
     uint64_t left = kv_size_budget_left(settings);
-    char sizes[8][32];
+    char sizes[4][32], parts[PARTS_TEXT];
     if (!settings->config.kv_tokens && !settings->config.kv_bytes)
         available = share_of(settings, out_plan, available);
     if (needed <= available)
         return 0;
     format_bytes(needed, sizes[0]);
-    format_bytes(weights, sizes[1]);
-    format_bytes(out_plan->kv_bytes, sizes[2]);
-    format_bytes(out_plan->workspace_bytes, sizes[3]);
-    format_bytes(available, sizes[4]);
-    format_bytes(left, sizes[7]);
+    format_bytes(available, sizes[1]);
+    format_bytes(left, sizes[2]);
+    parts_text(weights, out_plan->kv_bytes, states, out_plan->workspace_bytes, parts);
     if (is_budget && available < left)
-        error_set(
-            err, STATUS_RESOURCE_EXHAUSTED,
-            "%s of memory needed (weights %s, KV cache %s, workspace %s), a replica's share of "
-            "the %s that the manager's memory_budget leaves is %s; lower kv_tokens or "
-            "context_length, load fewer replicas, or unload something",
-            sizes[0], sizes[1], sizes[2], sizes[3], sizes[7], sizes[4]);
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s of memory needed (%s), a replica's share of the %s that the manager's "
+                  "memory_budget leaves is %s; lower %s, load fewer replicas, or unload something",
+                  sizes[0], parts, sizes[2], sizes[1], what_to_lower(states));
     else if (is_budget)
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%s of memory needed (weights %s, KV cache %s, workspace %s), the manager's "
-                  "memory_budget leaves %s; lower kv_tokens or context_length, or unload something",
-                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[7]);
+                  "%s of memory needed (%s), the manager's memory_budget leaves %s; lower %s, or "
+                  "unload something",
+                  sizes[0], parts, sizes[2], what_to_lower(states));
     else
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%s of memory needed (weights %s, KV cache %s, workspace %s), %s available (%s, "
-                  "of which %s are promised to other replicas); lower kv_tokens or "
-                  "context_length, or unload something",
-                  sizes[0], sizes[1], sizes[2], sizes[3], sizes[4],
-                  memory_limit_text(&limit, free_text),
-                  format_bytes(settings->memory_promised, sizes[6]));
+                  "%s of memory needed (%s), %s available (%s, of which %s are promised to other "
+                  "replicas); lower %s, or unload something",
+                  sizes[0], parts, sizes[1], memory_limit_text(&limit, free_text),
+                  format_bytes(settings->memory_promised, sizes[3]), what_to_lower(states));
     return error_reason(err, REASON_DEVICE_MEMORY);
 }
