@@ -11,6 +11,7 @@ enum {
     MOST_BATCH = 1 << 16,
     ONE_DAY_MS = 24 * 3600 * 1000,
     KV_BLOCK_TOKENS = 32,
+    MOST_STATE_SLOTS = 1 << 20,
 };
 
 /* The number of a KV slot has 32 bits, and the cache consists of whole blocks. */
@@ -71,6 +72,35 @@ static const struct load_setting rows[] = {
         .flag = "kv-tokens",
         .users = LOAD_CLI | LOAD_WORKER | LOAD_CLI_INSPECT,
         .help = "tokens in the KV cache, 32 or more; 0: by the free memory",
+    },
+    {
+        .field = "state_slots",
+        .kind = LOAD_NUMBER,
+        .min = 1,
+        .max = MOST_STATE_SLOTS,
+        .flag = "state-slots",
+        .users = LOAD_CLI | LOAD_WORKER | LOAD_CLI_INSPECT,
+        .help = "slots for states of recurrent layers; each sequence and each snapshot takes one; "
+                "0: by the free memory",
+    },
+    {
+        .field = "snapshot_bytes",
+        .kind = LOAD_BYTES,
+        .min = 1,
+        .max = INT64_MAX,
+        .flag = "snapshot-bytes",
+        .users = LOAD_CLI | LOAD_WORKER | LOAD_CLI_INSPECT,
+        .help = "bytes of state slots that sequences leave to snapshots and drafts; 0: a fifth of "
+                "the slots",
+    },
+    {
+        .field = "snapshot_blocks",
+        .kind = LOAD_NUMBER,
+        .min = 1,
+        .max = MOST_CONTEXT / KV_BLOCK_TOKENS,
+        .flag = "snapshot-blocks",
+        .users = LOAD_CLI | LOAD_WORKER,
+        .help = "KV blocks (32 tokens) between two snapshots of a recurrent state; 0: 16",
     },
     {
         .field = "placement",

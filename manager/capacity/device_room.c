@@ -212,6 +212,13 @@ uint64_t device_room_kv_bytes(const pb_info *info, const pb_config *config)
                : 0;
 }
 
+uint64_t device_room_state_bytes(const pb_info *info, const pb_config *config)
+{
+    uint64_t n_slots = config->has_state_slots && config->state_slots ? config->state_slots : 1;
+    uint64_t slot = info->state_bytes_per_sequence;
+    return slot < UINT64_MAX / n_slots ? slot * n_slots : UINT64_MAX / 2;
+}
+
 /* The wanted host memory. */
 static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish *wish)
 {
@@ -230,7 +237,8 @@ static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish
     const pb_info *info = wish->version->info;
     if (planned || !info)
         return planned;
-    return info->weight_bytes + device_room_kv_bytes(info, wish->config);
+    return info->weight_bytes + device_room_kv_bytes(info, wish->config) +
+           device_room_state_bytes(info, wish->config);
 }
 
 uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id)

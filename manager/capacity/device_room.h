@@ -42,14 +42,20 @@ struct device_wish {
  * `placement` of the configuration, or of the manager (fit.h). Replicas on GPUs always choose
  * one; replicas on CPU nodes only where the policy is not "auto". The wanted size on a GPU is
  * `gpu_memory_bytes`, or the size of the earlier process that served. On a CPU node it is the
- * plan of a live replica of the deployment, else weights plus the requested KV cache. Returns
- * the number of devices that the replica gets: 1, or n_devices where it takes all. */
+ * plan of a live replica of the deployment. Without a replica it is the weights plus the
+ * requested KV cache and states. Returns the number of devices that the replica gets: 1, or
+ * n_devices where it takes all. */
 size_t device_room_choose(const struct fleet *fleet, const struct device_wish *wish,
                           char *devices[], size_t n_devices);
 
 /* Host memory that a replica will take to serve: another replica's plan, else weights plus KV
- * cache. 0: the configuration sets no size of the KV cache, so the worker takes what is free. */
+ * cache plus states. 0: the configuration sets no size of the KV cache, so the worker takes what is
+ * free. */
 uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id);
+
+/* Bytes of the recurrent states that a configuration asks for: all slots, or one if it sets no
+ * number. 0: the model has no recurrent layers. */
+uint64_t device_room_state_bytes(const pb_info *info, const pb_config *config);
 
 /* Bytes of the KV cache that a configuration asks for; 0: it sets no size. A cache of type int8
  * also has scales, which are not counted. */

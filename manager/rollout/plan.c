@@ -44,7 +44,7 @@ static void clear_sizes(Sluice__V1__Plan *plan)
     for (size_t i = 0; i < plan->n_devices; i++) {
         Sluice__V1__DevicePlan *device = plan->devices[i];
         device->weight_bytes = device->kv_bytes = device->workspace_bytes = 0;
-        device->missing_bytes = 0;
+        device->state_bytes = device->missing_bytes = 0;
     }
 }
 

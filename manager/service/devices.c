@@ -171,7 +171,8 @@ static bool fill_use(struct fleet *fleet, const pb_device *device, device_use *u
                                                                 view.shared_bytes, view.shared_id);
         for (size_t j = 0; j < view.status->n_memory; j++) {
             const pb_memory *memory = view.status->memory[j];
-            uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->workspace_bytes;
+            uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->state_bytes +
+                               memory->workspace_bytes;
             if (device->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA &&
                 memory->expected_bytes > planned)
                 planned = memory->expected_bytes; /* also before the memory is taken */

@@ -94,6 +94,9 @@ static bool overlay(pb_replica *replica, const struct replica_view *view)
         replica->n_queued = status->load->n_queued;
         replica->free_kv_tokens = status->load->free_kv_tokens;
         replica->total_kv_tokens = status->load->total_kv_tokens;
+        replica->n_state_slots = status->load->n_state_slots;
+        replica->n_states_used = status->load->n_states_used;
+        replica->n_snapshots = status->load->n_snapshots;
     }
     if (status->counters)
         replica->n_generated_tokens = status->counters->n_generated_tokens;

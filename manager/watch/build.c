@@ -136,6 +136,7 @@ bool build_plan_memory(Sluice__V1__Plan *plan, const pb_memory *memory)
         return false;
     device->weight_bytes = memory->weight_bytes;
     device->kv_bytes = memory->kv_bytes;
+    device->state_bytes = memory->state_bytes;
     device->workspace_bytes = memory->workspace_bytes;
     device->free_bytes = memory->free_bytes;
     if (message_set(&device->device, memory->device) &&

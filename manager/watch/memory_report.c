@@ -57,6 +57,7 @@ static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint6
     memory->expected_bytes += bytes_less(from->expected_bytes, counted_bytes);
     memory->weight_bytes += bytes_less(from->weight_bytes, counted_bytes);
     memory->kv_bytes += from->kv_bytes;
+    memory->state_bytes += from->state_bytes;
     memory->workspace_bytes += from->workspace_bytes;
     memory->free_bytes = from->free_bytes;
     memory->total_bytes = from->total_bytes;

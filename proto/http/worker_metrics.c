@@ -30,6 +30,13 @@ enum {
     FAMILY_ROPE_CROSSINGS,
     FAMILY_PREFIX_QUERIES,
     FAMILY_PREFIX_HITS,
+    FAMILY_STATE_SLOTS,
+    FAMILY_STATE_SLOTS_USED,
+    FAMILY_SNAPSHOTS,
+    FAMILY_SNAPSHOT_BYTES,
+    FAMILY_SNAPSHOT_HITS,
+    FAMILY_SNAPSHOT_EVICTIONS,
+    FAMILY_MOVED_STATES,
     FAMILY_MEMORY,
     FAMILY_LOAD_SECONDS,
     FAMILY_QUEUE_TIME,
@@ -134,9 +141,33 @@ static const struct metric_spec specs[N_FAMILIES] = {
     [FAMILY_PREFIX_HITS] = {.name = "sluice_worker_prefix_hit_tokens_total",
                             .help = "Tokens that were found in the prefix cache.",
                             COUNTER},
+    [FAMILY_STATE_SLOTS] = {.name = "sluice_worker_state_slots",
+                            .help = "Slots for states of recurrent layers; absent for models "
+                                    "without such layers.",
+                            GAUGE},
+    [FAMILY_STATE_SLOTS_USED] = {.name = "sluice_worker_state_slots_used",
+                                 .help = "State slots that sequences hold.",
+                                 GAUGE},
+    [FAMILY_SNAPSHOTS] = {.name = "sluice_worker_state_snapshots",
+                          .help = "State slots with a snapshot, from which a prefix hit can "
+                                  "continue.",
+                          GAUGE},
+    [FAMILY_SNAPSHOT_BYTES] = {.name = "sluice_worker_state_snapshot_bytes",
+                               .help = "Memory of the state slots with a snapshot.",
+                               GAUGE},
+    [FAMILY_SNAPSHOT_HITS] = {.name = "sluice_worker_state_snapshot_hits_total",
+                              .help = "Sequences that continued from a snapshot.",
+                              COUNTER},
+    [FAMILY_SNAPSHOT_EVICTIONS] = {.name = "sluice_worker_state_snapshot_evictions_total",
+                                   .help = "Snapshots that gave their slot to another state.",
+                                   COUNTER},
+    [FAMILY_MOVED_STATES] = {.name = "sluice_worker_state_moves_total",
+                             .help = "States that moved to host memory instead of being computed "
+                                     "again.",
+                             COUNTER},
     [FAMILY_MEMORY] = {.name = "sluice_worker_memory_bytes",
                        .help = "Memory by kind: resident (anonymous and shared), and the parts "
-                               "planned for weights, kv and workspace.",
+                               "planned for weights, kv, states and workspace.",
                        .type = METRIC_GAUGE,
                        BY("kind")},
     [FAMILY_LOAD_SECONDS] = {.name = "sluice_worker_load_seconds",
@@ -214,6 +245,12 @@ static void sample_load(struct sampling *s, const Sluice__Worker__V1__Load *load
     put_by(s, FAMILY_KV, "free", load->free_kv_tokens - load->cached_kv_tokens);
     put(s, FAMILY_QUEUED_PROMPT_TOKENS, load->queued_prompt_tokens);
     put(s, FAMILY_LAYERS, load->progress);
+    if (load->n_state_slots) {
+        put(s, FAMILY_STATE_SLOTS, load->n_state_slots);
+        put(s, FAMILY_STATE_SLOTS_USED, load->n_states_used);
+        put(s, FAMILY_SNAPSHOTS, load->n_snapshots);
+        put(s, FAMILY_SNAPSHOT_BYTES, load->n_snapshots * load->state_slot_bytes);
+    }
     metrics_sample(s->sink, s->metrics->families[FAMILY_STEP_SECONDS], s->values,
                    (double)load->step_ns / 1e9);
 }
@@ -258,22 +295,27 @@ static void sample_counters(struct sampling *s, const Sluice__Worker__V1__Worker
     put(s, FAMILY_ROPE_CROSSINGS, c->n_rope_crossings);
     put(s, FAMILY_PREFIX_QUERIES, c->n_prefix_query_tokens);
     put(s, FAMILY_PREFIX_HITS, c->n_prefix_hit_tokens);
+    put(s, FAMILY_SNAPSHOT_HITS, c->n_snapshot_hits);
+    put(s, FAMILY_SNAPSHOT_EVICTIONS, c->n_snapshot_evictions);
+    put(s, FAMILY_MOVED_STATES, c->n_moved_states);
     for (size_t i = 0; i < c->n_histograms; i++)
         sample_histogram(s, c->histograms[i]);
 }
 
 static void sample_memory(struct sampling *s, const Sluice__Worker__V1__WorkerStatus *status)
 {
-    uint64_t resident = 0, weights = 0, kv = 0, workspace = 0;
+    uint64_t resident = 0, weights = 0, kv = 0, states = 0, workspace = 0;
     for (size_t i = 0; i < status->n_memory; i++) {
         resident += status->memory[i]->after_bytes;
         weights += status->memory[i]->weight_bytes;
         kv += status->memory[i]->kv_bytes;
+        states += status->memory[i]->state_bytes;
         workspace += status->memory[i]->workspace_bytes;
     }
     put_by(s, FAMILY_MEMORY, "resident", resident);
     put_by(s, FAMILY_MEMORY, "weights", weights);
     put_by(s, FAMILY_MEMORY, "kv", kv);
+    put_by(s, FAMILY_MEMORY, "states", states);
     put_by(s, FAMILY_MEMORY, "workspace", workspace);
 }
 

@@ -139,15 +139,25 @@ static const char *weights_text(const struct cli *cli, uint64_t bytes, char out[
     return bytes ? format_bytes(bytes, out) : "shared";
 }
 
+/* Names the memory of recurrent states, if there is any. */
+static const char *states_text(const Sluice__V1__DevicePlan *d, char out[48])
+{
+    char size[32];
+    *out = '\0';
+    if (d->state_bytes)
+        snprintf(out, 48, ", states %s", format_bytes(d->state_bytes, size));
+    return out;
+}
+
 /* Prints the memory that stopping or parked replicas give back. */
 static void print_freed(const struct cli *cli, const Sluice__V1__Plan *plan)
 {
-    char weights[32], kv[32], workspace[32];
+    char weights[32], kv[32], states[48], workspace[32];
     for (size_t i = 0; i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
-        printf("%s rank %" PRIu32 " gives back: weights %s, KV %s, workspace %s\n", d->device,
+        printf("%s rank %" PRIu32 " gives back: weights %s, KV %s%s, workspace %s\n", d->device,
                d->rank, weights_text(cli, d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
-               format_bytes(d->workspace_bytes, workspace));
+               states_text(d, states), format_bytes(d->workspace_bytes, workspace));
     }
     printf("replicas %" PRIu32 "\n", plan->n_replicas);
     for (size_t i = 0; i < plan->n_notes; i++)
@@ -164,7 +174,7 @@ static bool plan_will_do(const struct cli *cli, const Sluice__V1__Plan *plan)
 
 static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
 {
-    char weights[32], kv[32], workspace[32], free_bytes[32];
+    char weights[32], kv[32], states[48], workspace[32], free_bytes[32];
     if (plan->model[0])
         printf("%s%s%s\n", plan->model, plan->version[0] ? " version " : "", plan->version);
     if (!plan->tp) { /* nothing starts, so nothing is split */
@@ -173,9 +183,9 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
     }
     for (size_t i = 0; plan->n_replicas && i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
-        printf("%s rank %" PRIu32 ": weights %s, KV %s, workspace %s, free %s\n", d->device,
+        printf("%s rank %" PRIu32 ": weights %s, KV %s%s, workspace %s, free %s\n", d->device,
                d->rank, weights_text(cli, d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
-               format_bytes(d->workspace_bytes, workspace),
+               states_text(d, states), format_bytes(d->workspace_bytes, workspace),
                format_bytes(d->free_bytes, free_bytes));
         if (d->promised_bytes)
             printf("  %s more are reserved for other replicas\n",

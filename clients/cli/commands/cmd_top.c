@@ -87,14 +87,17 @@ static void print_sums(const struct top *top, const list_response *response)
 
 static void print_rows(const struct top *top, const list_response *response)
 {
-    static const char *const headers[] = {"REPLICA", "MODEL",   "VERSION", "STATE",  "TOK/S",
-                                          "KV",      "RUNNING", "QUEUED",  "MEMORY", "GPU"};
+    static const char *const headers[] = {"REPLICA", "MODEL",   "VERSION", "STATE",  "TOK/S", "KV",
+                                          "STATES",  "RUNNING", "QUEUED",  "MEMORY", "GPU"};
+    enum { STATES = 6 };
     struct output_table table;
     print_sums(top, response);
     output_table_init(&table, CLI_N(headers), headers);
+    table.optional = STATES;
     for (size_t i = 0; i < response->n_replicas; i++) {
         const replica_row *r = response->replicas[i];
-        char state[80], rate[32] = "-", kv[16], running[16], queued[16], memory[32], gpu[32];
+        char state[80], rate[32] = "-", kv[16], states[24], running[16], queued[16], memory[32],
+                        gpu[32];
         if (top->samples[i].rate >= 0)
             snprintf(rate, sizeof(rate), "%.1f", top->samples[i].rate);
         snprintf(running, sizeof(running), "%" PRIu32, r->n_running);
@@ -105,6 +108,7 @@ static void print_rows(const struct top *top, const list_response *response)
                                output_replica_state(r, state),
                                rate,
                                output_kv_text(r, kv),
+                               output_states_text(r, states),
                                running,
                                queued,
                                format_bytes(r->resident_bytes, memory),

@@ -55,13 +55,21 @@ static void add_ranges(const uint32_t *numbers, size_t n, struct strbuf *out)
     }
 }
 
-static void print_mixer(const Sluice__V1__LayerKind *kind)
+static void print_state(const Sluice__V1__LayerKind *kind)
 {
-    if (strcmp(kind->mixer, "attention") != 0) {
-        printf("no attention");
-        return;
-    }
-    printf("%s %s", kind->mixer, kind->reach);
+    char size[32];
+    if (kind->n_state_heads)
+        printf(", %" PRIu32 " state heads (%" PRIu32 " key) of %" PRIu32 " x %" PRIu32,
+               kind->n_state_heads, kind->n_state_key_heads, kind->state_key_dim,
+               kind->state_value_dim);
+    if (kind->state_bytes)
+        printf(", convolution of %" PRIu32 ", state %s", kind->conv_width,
+               format_bytes(kind->state_bytes, size));
+}
+
+static void print_attention(const Sluice__V1__LayerKind *kind)
+{
+    printf(" %s", kind->reach);
     if (kind->reach_tokens)
         printf(" %" PRIu32, kind->reach_tokens);
     printf(", %" PRIu32 " heads (%" PRIu32 " KV) of %" PRIu32, kind->n_heads, kind->n_kv_heads,
@@ -72,6 +80,18 @@ static void print_mixer(const Sluice__V1__LayerKind *kind)
         printf(", rope %" PRIu32, kind->rope);
     else
         printf(", no rope");
+}
+
+static void print_mixer(const Sluice__V1__LayerKind *kind)
+{
+    if (strcmp(kind->mixer, "none") == 0) {
+        printf("no attention");
+        return;
+    }
+    printf("%s", kind->mixer);
+    if (kind->n_heads)
+        print_attention(kind);
+    print_state(kind);
 }
 
 static void print_ffn(const Sluice__V1__LayerKind *kind)
@@ -338,7 +358,7 @@ static void print_ignored(const Sluice__V1__Inspection *in)
 
 static void print_plan(const Sluice__V1__Inspection *in)
 {
-    char sizes[5][32];
+    char sizes[5][32], states[48];
     const Sluice__V1__Plan *plan = in->plan;
     if (in->plan_error) {
         print_label("memory");
@@ -348,19 +368,32 @@ static void print_plan(const Sluice__V1__Inspection *in)
         return;
     for (size_t i = 0; i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
-        uint64_t sum = d->weight_bytes + d->kv_bytes + d->workspace_bytes;
+        uint64_t sum = d->weight_bytes + d->kv_bytes + d->state_bytes + d->workspace_bytes;
+        states[0] = '\0';
+        if (d->state_bytes)
+            snprintf(states, sizeof(states), " + states %s",
+                     format_bytes(d->state_bytes, sizes[4]));
         print_label(i ? "" : "memory");
-        printf("%s rank %" PRIu32 ": weights %s + KV %s + workspace %s = %s, free %s\n", d->device,
-               d->rank, format_bytes(d->weight_bytes, sizes[0]),
-               format_bytes(d->kv_bytes, sizes[1]), format_bytes(d->workspace_bytes, sizes[2]),
-               format_bytes(sum, sizes[3]), format_bytes(d->free_bytes, sizes[4]));
+        printf("%s rank %" PRIu32 ": weights %s + KV %s%s + workspace %s = %s, free %s\n",
+               d->device, d->rank, format_bytes(d->weight_bytes, sizes[0]),
+               format_bytes(d->kv_bytes, sizes[1]), states,
+               format_bytes(d->workspace_bytes, sizes[2]), format_bytes(sum, sizes[3]),
+               format_bytes(d->free_bytes, sizes[4]));
     }
     print_label("");
     printf("one replica, tp %" PRIu32 ": %s\n", plan->tp,
-           plan->fits ? "fits" : "does not fit; lower --kv-tokens or --context-length");
+           plan->fits            ? "fits"
+           : plan->n_state_slots ? "does not fit; lower --kv-tokens, --state-slots or "
+                                   "--context-length"
+                                 : "does not fit; lower --kv-tokens or --context-length");
     print_label("KV cache");
     printf("%" PRIu64 " bytes per token, %" PRIu64 " tokens\n", plan->kv_token_bytes,
            plan->n_kv_tokens);
+    if (plan->n_state_slots) {
+        print_label("states");
+        printf("%" PRIu32 " slots of %s, for %" PRIu32 " sequences at once\n", plan->n_state_slots,
+               format_bytes(plan->state_slot_bytes, sizes[0]), plan->n_running_states);
+    }
     for (size_t i = 0; i < plan->n_notes; i++) {
         print_label("note");
         printf("%s\n", plan->notes[i]);

@@ -49,6 +49,19 @@ static size_t display_width(const char *text)
     return n;
 }
 
+/* True if the column may be left out, and no row has a text there. */
+static bool is_hidden(const struct output_table *table, size_t column)
+{
+    if (!column || column != table->optional)
+        return false;
+    for (size_t r = 1; r < table->n_rows; r++) {
+        const char *cell = table->cells[r * table->n_columns + column];
+        if (cell && strcmp(cell, "-") != 0)
+            return false;
+    }
+    return true;
+}
+
 void output_table_print(const struct output_table *table)
 {
     size_t widths[OUTPUT_TABLE_MAX_COLUMNS] = {0};
@@ -62,6 +75,8 @@ void output_table_print(const struct output_table *table)
     for (size_t r = 0; r < table->n_rows; r++) {
         for (size_t c = 0; c < table->n_columns; c++) {
             const char *cell = table->cells[r * table->n_columns + c];
+            if (is_hidden(table, c))
+                continue;
             cell = cell ? cell : "";
             fputs(cell, stdout);
             if (c + 1 < table->n_columns)
@@ -289,6 +304,14 @@ const char *output_kv_text(const Sluice__Manager__V1__Replica *replica, char out
         snprintf(out, 16, "-");
     else /* never print 0 % for a pool in use */
         snprintf(out, 16, used > 0 && used < 0.01 ? "<1 %%" : "%.0f %%", used * 100);
+    return out;
+}
+
+const char *output_states_text(const Sluice__Manager__V1__Replica *replica, char out[24])
+{
+    *out = '\0';
+    if (replica->n_state_slots)
+        snprintf(out, 24, "%" PRIu32 "/%" PRIu32, replica->n_states_used, replica->n_state_slots);
     return out;
 }
 

@@ -12,11 +12,12 @@
 
 struct error;
 
-enum { OUTPUT_TABLE_MAX_COLUMNS = 13 };
+enum { OUTPUT_TABLE_MAX_COLUMNS = 14 };
 
 /* A table of text cells, aligned when printed. Cells are copied. */
 struct output_table {
     size_t n_columns, n_rows, capacity;
+    size_t optional; /* this column is left out while all its cells are empty; 0: none */
     char **cells;
 };
 
@@ -47,5 +48,8 @@ const char *output_enum(const ProtobufCEnumDescriptor *descriptor, int value, ch
 double output_kv_used(const Sluice__Manager__V1__Replica *replica);
 /* Formats the share: "37 %", or "-". Returns out. */
 const char *output_kv_text(const Sluice__Manager__V1__Replica *replica, char out[16]);
+/* Formats used and all slots of recurrent states: "3/16"; empty if the model has none. Returns
+ * out. */
+const char *output_states_text(const Sluice__Manager__V1__Replica *replica, char out[24]);
 /* Formats state and reason: "ready", "failed CRASH_LOOP". Returns out. */
 const char *output_replica_state(const Sluice__Manager__V1__Replica *replica, char out[80]);

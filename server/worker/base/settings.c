@@ -560,6 +560,9 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     cfg.executor.tp = s->tp ? (uint32_t)s->tp : 1;
     cfg.executor.kv_tokens = config->kv_tokens;
     cfg.executor.max_context_tokens = config->context_length;
+    cfg.executor.state_slots = config->state_slots;
+    cfg.executor.snapshot_bytes = config->snapshot_bytes;
+    cfg.snapshot_blocks = config->snapshot_blocks;
     if (config->max_concurrent_requests)
         cfg.max_concurrent = config->max_concurrent_requests;
     if (config->max_queued_requests)

@@ -323,6 +323,15 @@ static void log_draft_model(const struct engine *engine)
                  LOG_U64("weight_bytes", engine_memory(engine)->draft_bytes));
 }
 
+static void log_states(const struct engine *engine)
+{
+    const struct executor_plan *plan = engine_memory(engine);
+    if (plan->n_state_slots)
+        log_info(LOG_EVENT("state slots"), LOG_U64("slots", plan->n_state_slots),
+                 LOG_U64("slot_bytes", plan->state_slot_bytes),
+                 LOG_U64("sequences", plan->n_running_states));
+}
+
 static int load(struct worker *worker, struct model_reader *reader, struct error *err)
 {
     struct engine_config cfg;
@@ -342,6 +351,7 @@ static int load(struct worker *worker, struct model_reader *reader, struct error
     if (rc)
         return rc;
     log_draft_model(worker->engine);
+    log_states(worker->engine);
     if (!needs_warm_up(worker))
         return 0;
     int64_t start_ns = clock_now_ns();

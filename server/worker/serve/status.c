@@ -74,7 +74,7 @@ static void device_memory(struct worker *worker, const struct engine *engine, bo
 {
     bool taken = engine || atomic_load(&worker->n_ranks) > 0;
     struct memory_limit limit;
-    uint64_t bytes = d->weights_bytes + d->kv_bytes + d->workspace_bytes;
+    uint64_t bytes = d->weights_bytes + d->kv_bytes + d->state_bytes + d->workspace_bytes;
     sluice__v1__device_memory__init(row);
     row->device = message_text(arena, d->name);
     row->expected_bytes = bytes;
@@ -85,6 +85,7 @@ static void device_memory(struct worker *worker, const struct engine *engine, bo
     if (engine || parked) {
         row->weight_bytes = d->weights_bytes;
         row->kv_bytes = d->kv_bytes;
+        row->state_bytes = d->state_bytes;
         row->workspace_bytes = d->workspace_bytes;
     }
     if (!d->is_gpu && memory_limit_read("", 0, &limit)) {
@@ -126,7 +127,8 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
     struct executor_plan planned = worker->planned;
     bool parked = worker->state == SLUICE__WORKER__V1__WORKER_STATE__WORKER_STATE_PARKED;
     pthread_mutex_unlock(&worker->lock);
-    uint64_t planned_bytes = planned.weights_bytes + planned.kv_bytes + planned.workspace_bytes;
+    uint64_t planned_bytes =
+        planned.weights_bytes + planned.kv_bytes + planned.state_bytes + planned.workspace_bytes;
     *out_n = 0;
     if (!list || !rows)
         return;
@@ -148,6 +150,7 @@ void status_memory(struct worker *worker, struct arena *arena, size_t *out_n,
         rows[i].after_bytes = now_bytes / n;
         rows[i].weight_bytes = plan.weights_bytes / n;
         rows[i].kv_bytes = plan.kv_bytes / n;
+        rows[i].state_bytes = plan.state_bytes / n;
         rows[i].workspace_bytes = plan.workspace_bytes / n;
         rows[i].expected_bytes = planned_bytes / n;
         rows[i].free_bytes = limit.free_bytes;
@@ -219,6 +222,9 @@ static void add_counters(struct worker *worker, struct engine *engine, struct ar
     c->n_mixed_steps = stats.n_mixed_steps;
     c->n_path_d_rows = stats.n_path_d_rows;
     c->n_path_p_rows = stats.n_path_p_rows;
+    c->n_snapshot_hits = stats.n_snapshot_hits;
+    c->n_snapshot_evictions = stats.n_snapshot_evictions;
+    c->n_moved_states = stats.n_moved_out;
     worker_meter_fill(worker->meter, arena, c);
     status->counters = c;
 }

@@ -127,4 +127,8 @@ void worker_fill_load(const struct worker *worker, struct engine *engine,
     load->n_preemptions = stats.n_preemptions;
     load->n_prefix_query_tokens = stats.n_prefix_query_tokens;
     load->n_prefix_hit_tokens = stats.n_prefix_hit_tokens;
+    load->n_state_slots = stats.n_state_slots;
+    load->n_states_used = stats.n_states_used;
+    load->n_snapshots = stats.n_snapshots;
+    load->state_slot_bytes = engine_memory(engine)->state_slot_bytes;
 }

@@ -57,9 +57,10 @@ static int add_devices(const struct settings *settings, const struct executor_pl
         row->weight_bytes = (sizes->weights_bytes - sizes->draft_bytes) / tp * n_copies +
                             (r ? 0 : sizes->draft_bytes * plan->n_replicas);
         row->kv_bytes = sizes->kv_bytes / tp * plan->n_replicas;
+        row->state_bytes = sizes->state_bytes / tp * plan->n_replicas;
         row->workspace_bytes = sizes->workspace_bytes / tp * plan->n_replicas;
         row->free_bytes = free_bytes;
-        needed += row->weight_bytes + row->kv_bytes + row->workspace_bytes;
+        needed += row->weight_bytes + row->kv_bytes + row->state_bytes + row->workspace_bytes;
         plan->devices[r] = row;
     }
     plan->n_devices = tp;
@@ -73,7 +74,8 @@ static int add_devices(const struct settings *settings, const struct executor_pl
 static uint64_t missing_bytes_of(const struct executor_device *d, uint32_t n_replicas,
                                  uint64_t free_bytes)
 {
-    uint64_t one = d->weights_bytes + d->kv_bytes + d->workspace_bytes, all = one * n_replicas;
+    uint64_t one = d->weights_bytes + d->kv_bytes + d->state_bytes + d->workspace_bytes,
+             all = one * n_replicas;
     uint64_t of_free = all > free_bytes ? all - free_bytes : 0;
     uint64_t of_limit = d->is_gpu && one > d->limit_bytes ? one - d->limit_bytes : 0;
     return of_free > of_limit ? of_free : of_limit;
@@ -97,6 +99,7 @@ static int add_gpu_devices(const struct settings *settings, const struct executo
         row->device = message_text(arena, d->name);
         row->weight_bytes = d->weights_bytes * plan->n_replicas;
         row->kv_bytes = d->kv_bytes * plan->n_replicas;
+        row->state_bytes = d->state_bytes * plan->n_replicas;
         row->workspace_bytes = d->workspace_bytes * plan->n_replicas;
         row->free_bytes = d->is_gpu ? d->free_bytes : available;
         row->promised_bytes = d->promised_bytes;
@@ -205,6 +208,9 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
     plan->n_kv_tokens = sizes.kv_tokens;
     plan->kv_token_bytes = sizes.kv_tokens ? sizes.kv_bytes / sizes.kv_tokens : 0;
     plan->n_kv_blocks = sizes.n_blocks;
+    plan->n_state_slots = sizes.n_state_slots;
+    plan->state_slot_bytes = sizes.state_slot_bytes;
+    plan->n_running_states = sizes.n_running_states;
     plan->kv_block_tokens = cfg.executor.kv_block_size;
     plan->packed_bytes = sizes.weights_bytes;
     plan->promised_bytes = settings->memory_promised;

@@ -35,9 +35,29 @@ static void test_a_cache_has_the_widths_of_the_model_s_layers(void **state)
     }
 }
 
+/* Symptom: a model with recurrent layers was promised no memory for its states. */
+static void test_states_count_by_slots(void **state)
+{
+    static const struct {
+        uint64_t per_sequence;
+        uint32_t slots;
+        uint64_t expected;
+    } rows[] = {{0, 0, 0}, {0, 8, 0}, {1000, 0, 1000}, {1000, 8, 8000}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pb_info info = SLUICE__V1__MODEL_INFO__INIT;
+        pb_config config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+        info.state_bytes_per_sequence = rows[i].per_sequence;
+        config.has_state_slots = rows[i].slots > 0;
+        config.state_slots = rows[i].slots;
+        assert_int_equal(device_room_state_bytes(&info, &config), rows[i].expected);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_states_count_by_slots),
         cmocka_unit_test(test_a_cache_has_the_widths_of_the_model_s_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
