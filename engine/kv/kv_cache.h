@@ -7,7 +7,10 @@
  * again at least once; up to max_proven of them have a list of their own. The other list has the
  * rest, which are evicted first (segmented LRU [Karedla et al., Computer 27(3), 1994]). So prompts
  * that come once do not evict prefixes that come again. Within each list, a sequence's last blocks
- * are evicted before its first. */
+ * are evicted before its first.
+ *
+ * Layers with a window have a pool of their own. There the front of a table may have no blocks: the
+ * entries before kv_cache_front() are KV_BLOCK_NONE. */
 #pragma once
 
 #include <stdbool.h>
@@ -62,7 +65,15 @@ uint32_t kv_cache_peek(const struct kv_cache *cache, struct kv_peek *peek);
 bool kv_cache_grow(struct kv_cache *cache, uint32_t slot);
 /* Appends a kept block, or a block with other holders (a prefix hit). */
 void kv_cache_attach(struct kv_cache *cache, uint32_t slot, uint32_t block);
-/* Appends the first n blocks of slot `from` to the empty slot `to`. */
+/* Appends n entries without a block to a table that has no blocks yet. */
+void kv_cache_skip(struct kv_cache *cache, uint32_t slot, uint32_t n);
+/* Drops the first block of the slot's table; its entry stays, without a block. The version does not
+ * change, because nothing reads such an entry. `passed`: if the block is kept, it is evicted before
+ * all others. */
+void kv_cache_drop_front(struct kv_cache *cache, uint32_t slot, bool passed);
+/* Number of entries without a block at the begin of the slot's table. */
+uint32_t kv_cache_front(const struct kv_cache *cache, uint32_t slot);
+/* Appends the first n entries of slot `from` to the empty slot `to`. */
 void kv_cache_share(struct kv_cache *cache, uint32_t from, uint32_t to, uint32_t n);
 /* Makes entry i of the slot's table writable. If the slot is the only holder, the block stays; a
  * kept block is no longer kept (on_evict). A shared block is replaced by a fresh one, and the
@@ -84,5 +95,7 @@ uint32_t kv_cache_n_exclusive(const struct kv_cache *cache, uint32_t slot);
 
 /* Marks a held block: its content is kept when its last holder drops it. */
 void kv_cache_keep(struct kv_cache *cache, uint32_t block);
+/* The content of the block is not kept any longer: nothing can find it. No call of on_evict. */
+void kv_cache_forget(struct kv_cache *cache, uint32_t block);
 /* Replaces entry i of the slot's table by `block`, which has equal content. */
 void kv_cache_replace(struct kv_cache *cache, uint32_t slot, uint32_t i, uint32_t block);

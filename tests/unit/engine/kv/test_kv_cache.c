@@ -377,6 +377,83 @@ static void test_version_changes_with_entries_not_with_growth(void **state)
     kv_cache_destroy(cache);
 }
 
+/* Blocks from the front of a table: kept ones are evicted first, others are taken last. So peeks
+ * stay right where a window moves on. Order of a full pool: unused, passed, new, proven. */
+static void test_front_of_a_table_goes_and_peeks_stay_right(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(16, 8);
+    uint32_t kept[2], window[4], expected[12];
+    struct kv_peek peek = KV_PEEK_FIRST;
+    keep_chain(cache, 2, kept);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(kv_cache_grow(cache, 0));
+        window[i] = kv_cache_table(cache, 0)[i];
+    }
+    for (uint32_t i = 1; i < 3; i++) {
+        kv_cache_keep(cache, window[i]);
+        model_kept[window[i]] = true;
+    }
+    for (uint32_t i = 0; i < 10; i++)
+        expected[i] = kv_cache_peek(cache, &peek);
+    uint32_t version = kv_cache_table_version(cache, 0);
+    kv_cache_drop_front(cache, 0, false);
+    kv_cache_drop_front(cache, 0, true);
+    assert_int_equal(kv_cache_table_version(cache, 0), version);
+    assert_int_equal(kv_cache_front(cache, 0), 2);
+    assert_int_equal(kv_cache_table_len(cache, 0), 4);
+    assert_int_equal(kv_cache_table(cache, 0)[1], KV_BLOCK_NONE);
+    assert_int_equal(kv_cache_n_free(cache), 14);
+    assert_int_equal(kv_cache_n_exclusive(cache, 0), 2);
+    expected[10] = window[0];
+    expected[11] = window[1];
+    kv_cache_share(cache, 0, 1, 4);
+    assert_int_equal(kv_cache_front(cache, 1), 2);
+    assert_int_equal(kv_cache_n_refs(cache, window[3]), 2);
+    kv_cache_clear(cache, 1);
+    peek = KV_PEEK_FIRST;
+    for (uint32_t i = 0; i < 12; i++) {
+        uint32_t next = kv_cache_peek(cache, &peek);
+        assert_int_equal(next, expected[i]);
+        assert_true(kv_cache_grow(cache, 1));
+        assert_int_equal(kv_cache_table(cache, 1)[i], next);
+        peek = KV_PEEK_FIRST;
+    }
+    assert_int_equal(evicted[0], window[1]); /* before the blocks that were kept earlier */
+    kv_cache_move(cache, 0, 2);
+    assert_int_equal(kv_cache_front(cache, 2), 2);
+    assert_int_equal(kv_cache_front(cache, 0), 0);
+    kv_cache_trim(cache, 2, 1);
+    assert_int_equal(kv_cache_table_len(cache, 2), 1);
+    kv_cache_clear(cache, 2);
+    kv_cache_skip(cache, 2, 3);
+    assert_true(kv_cache_grow(cache, 2));
+    assert_int_equal(kv_cache_table_len(cache, 2), 4);
+    assert_int_equal(kv_cache_front(cache, 2), 3);
+    kv_cache_clear(cache, 2);
+    assert_int_equal(kv_cache_front(cache, 2), 0);
+    kv_cache_destroy(cache);
+}
+
+/* A forgotten block is as any unused block, held or not. */
+static void test_a_forgotten_block_is_not_kept(void **state)
+{
+    (void)state;
+    struct kv_cache *cache = make_cache(8, 4);
+    uint32_t blocks[2];
+    keep_chain(cache, 2, blocks);
+    kv_cache_forget(cache, blocks[0]);
+    assert_int_equal(kv_cache_n_kept_free(cache), 1);
+    assert_int_equal(kv_cache_n_free(cache), 8);
+    kv_cache_attach(cache, 0, blocks[1]);
+    kv_cache_forget(cache, blocks[1]);
+    kv_cache_clear(cache, 0);
+    assert_int_equal(kv_cache_n_kept_free(cache), 0);
+    assert_int_equal(kv_cache_n_free(cache), 8);
+    assert_int_equal(n_evicted, 0);
+    kv_cache_destroy(cache);
+}
+
 static void test_create_zero_dimension_is_refused(void **state)
 {
     (void)state;
@@ -398,6 +475,8 @@ int main(void)
         cmocka_unit_test(test_more_proven_than_allowed_the_oldest_tail_is_as_new),
         cmocka_unit_test(test_peek_tells_what_growing_takes_and_takes_nothing),
         cmocka_unit_test(test_version_changes_with_entries_not_with_growth),
+        cmocka_unit_test(test_front_of_a_table_goes_and_peeks_stay_right),
+        cmocka_unit_test(test_a_forgotten_block_is_not_kept),
         cmocka_unit_test(test_create_zero_dimension_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
