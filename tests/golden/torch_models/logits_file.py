@@ -1,6 +1,13 @@
-"""The files of logits tiny/NAME.bin (README.md): some columns of each row, and the sum of all others."""
+"""The files of logits tiny/NAME.bin (README.md): some columns of each row, and the sum of all others.
 
+    python -m torch_models.logits_file [NAME ...]
+
+rewrites those files of tiny/ that have all columns (without a name: all files). The numbers of the listed columns stay.
+This needs numpy alone."""
+
+import pathlib
 import struct
+import sys
 
 import numpy as np
 
@@ -71,3 +78,31 @@ def read(path):
     if at != len(data):
         raise SystemExit(f"{path}: {len(data) - at} bytes too many")
     return n_all, columns, sequences
+
+
+def rewrite(path):
+    before = path.stat().st_size
+    n_all, _, sequences = read(path)
+    with LogitsFile(path, len(sequences), n_all) as f:
+        for ids, rows in sequences:
+            f.begin(ids, len(rows))
+            for number, (_, _, logits) in rows.items():
+                f.row(number, logits)
+    _, columns, again = read(path)
+    for (_, old), (_, new) in zip(sequences, again, strict=True):
+        for number, (scale, _, logits) in old.items():
+            if new[number][0] != scale or (new[number][2] != logits[columns]).any():
+                raise SystemExit(f"{path}: row {number} changed")
+    print(f"{path.name:28} {before:6} bytes, now {path.stat().st_size}")
+
+
+def main():
+    tiny = pathlib.Path(__file__).parents[1] / "tiny"
+    paths = [tiny / f"{name}.bin" for name in sys.argv[1:]] or sorted(tiny.glob("*.bin"))
+    for path in paths:
+        if path.read_bytes()[:4] == b"SLTR":
+            rewrite(path)
+
+
+if __name__ == "__main__":
+    main()
