@@ -60,6 +60,9 @@ struct executor_config {
     enum dtype kv_dtype;    /* a type in the kernels' kv_dtypes */
     uint32_t kv_block_size; /* tokens per block, power of two ≤ 128 */
     uint64_t kv_tokens;     /* pool capacity in tokens, rounded up to blocks */
+    /* Layers with a window have blocks of their own, and steps name them (step.h). Engines set this
+     * themselves. */
+    bool splits_windows;
     /* Slots for states of recurrent layers; 0: one per sequence, and those of the snapshots. Models
      * without such layers have none. */
     uint32_t state_slots;
@@ -133,6 +136,10 @@ bool engine_is_on_gpu(const struct engine_config *cfg);
  * sequences and KV tokens. Nothing is allocated. Errors as engine_open(). */
 int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
                 struct executor_plan *out_plan, struct error *err);
+
+/* How many KV tokens of this load fit into `room` bytes; at most `most`. Tokens beyond the windows
+ * of all sequences take no memory in layers with a window. */
+uint64_t engine_kv_tokens(const struct executor_plan *plan, uint64_t room, uint64_t most);
 
 /* Chooses the slots of recurrent states if cfg->executor.state_slots is 0: one for each sequence,
  * and those of the snapshots. They take at most half of a device's memory beside weights and

@@ -44,6 +44,9 @@ struct executor_device {
     uint32_t layer_begin, n_layers;
     bool is_gpu;
     uint64_t weights_bytes, kv_bytes, workspace_bytes;
+    /* Parts of kv_bytes. The first is for a block of layers with a window that have blocks of their
+     * own. The other is for a block of all other layers. */
+    uint64_t window_block_bytes, kv_block_bytes;
     uint64_t state_bytes; /* slots of the states of recurrent layers */
     /* Part of workspace_bytes for captured steps; the driver allocates it as steps are captured. */
     uint64_t graph_bytes;
@@ -64,8 +67,13 @@ struct executor_plan {
     uint64_t state_bytes, state_slot_bytes;            /* all slots, and one of them */
     uint32_t n_state_slots;                            /* 0: no recurrent layers */
     uint32_t n_running_states; /* sequences that run at once with these slots */
-    uint64_t kv_tokens;
-    uint32_t n_blocks, context_tokens;
+    uint64_t kv_tokens;        /* in layers without a window */
+    uint32_t n_blocks, block_size, context_tokens;
+    /* Blocks of layers that see at most window_reach positions; 0: they have n_blocks, too. With
+     * enough KV tokens there are most_window_blocks. */
+    uint32_t n_window_blocks, window_reach;
+    uint64_t most_window_blocks;
+    uint64_t kv_block_bytes, window_block_bytes; /* as in the devices, all together */
     uint64_t huge_page_bytes; /* bytes of the weights in huge pages; 0 before a load */
     uint64_t shared_bytes;    /* bytes of the weights that another process packed and holds */
     uint64_t draft_bytes; /* bytes of the weights that belong to the draft model; never shared */

@@ -135,6 +135,7 @@ static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *e
     int rc = 0;
     cfg->max_rows = e->cfg.max_batch_tokens;
     cfg->max_seqs = e->cfg.max_concurrent;
+    cfg->splits_windows = true;
     checkpoint_digest(ckpt, digest);
     sha256_hex(digest, e->digest);
     if (!e->tokenizer)
@@ -227,6 +228,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         .max_seqs = e->cfg.max_concurrent,
         .max_blocks_per_seq = plan->context_tokens / bs + (plan->context_tokens % bs != 0),
         .n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS,
+        .has_windows = plan->n_window_blocks > 0,
     };
     uint32_t n_running = running_states(e);
     uint32_t n_host_states =
@@ -239,6 +241,8 @@ static int open_scheduler(struct engine *e, struct error *err)
         .n_draft_rows = ENGINE_DRAFT_ROWS,
         .n_blocks = plan->n_blocks,
         .block_size = bs,
+        .n_window_blocks = plan->n_window_blocks,
+        .window_reach = plan->window_reach,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
         .max_requests = e->cfg.max_queued + e->cfg.max_concurrent,
         .target_step_ns = e->cfg.target_itl_ms == ENGINE_TARGET_ITL_AUTO

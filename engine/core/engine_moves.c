@@ -52,7 +52,10 @@ int engine_moves_make(struct engine *e, const struct scheduler_plan *plan, struc
     int rc = 0;
     for (uint32_t i = 0; i < plan->n_moves && !rc; i++)
         rc = move_state(e, &plan->moves[i], err);
-    for (uint32_t i = 0; i < plan->n_copies && !rc; i++)
-        rc = executor_copy_block(e->executor, plan->copies[i].from, plan->copies[i].to, err);
+    for (uint32_t i = 0; i < plan->n_copies && !rc; i++) {
+        const struct kv_copy *copy = &plan->copies[i];
+        rc = copy->is_window ? executor_copy_window(e->executor, copy->from, copy->to, err)
+                             : executor_copy_block(e->executor, copy->from, copy->to, err);
+    }
     return rc;
 }

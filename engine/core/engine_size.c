@@ -25,6 +25,7 @@ void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draf
 {
     sum->weights_bytes += draft->weights_bytes;
     sum->kv_bytes += draft->kv_bytes;
+    sum->kv_block_bytes += draft->kv_block_bytes;
     sum->state_bytes += draft->state_bytes;
     sum->workspace_bytes += draft->workspace_bytes;
     sum->huge_page_bytes += draft->huge_page_bytes;
@@ -32,6 +33,7 @@ void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draf
     struct executor_device *head = &sum->devices[sum->n_devices - 1];
     head->weights_bytes += draft->weights_bytes;
     head->kv_bytes += draft->kv_bytes;
+    head->kv_block_bytes += draft->kv_block_bytes;
     head->state_bytes += draft->state_bytes;
     head->workspace_bytes += draft->workspace_bytes;
     head->graph_bytes += draft->devices[draft->n_devices - 1].graph_bytes;
@@ -41,7 +43,9 @@ int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
                 struct executor_plan *out_plan, struct error *err)
 {
     struct executor_plan plan, draft;
-    int rc = executor_plan(ckpt, &cfg->executor, &plan, err);
+    struct executor_config own = cfg->executor;
+    own.splits_windows = true;
+    int rc = executor_plan(ckpt, &own, &plan, err);
     if (!rc && cfg->draft_path) {
         rc = draft_model_plan(cfg->draft_path, &cfg->executor, plan.context_tokens, &draft, err);
         if (!rc)
@@ -50,6 +54,11 @@ int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
     if (!rc)
         *out_plan = plan;
     return rc;
+}
+
+uint64_t engine_kv_tokens(const struct executor_plan *plan, uint64_t room, uint64_t most)
+{
+    return executor_kv_tokens(plan, room, most);
 }
 
 /* KV tokens for full contexts of all sequences, bounded by the range of KV slot numbers. */
@@ -158,12 +167,9 @@ static int choose_by_memory(struct checkpoint *ckpt, struct engine_config *engin
     int rc = plan_with_states(engine_cfg, ckpt, &plan, &free_bytes, err);
     if (rc)
         return rc;
-    uint64_t per_token = plan.kv_bytes / plan.kv_tokens;
     uint64_t taken = plan.weights_bytes + plan.state_bytes + plan.workspace_bytes;
     uint64_t room = bytes_left(free_bytes, taken) / 2;
-    uint64_t wanted = tokens_wanted(cfg, &plan);
-    uint64_t fits = per_token ? room / per_token : wanted;
-    cfg->kv_tokens = wanted < fits ? wanted : fits;
+    cfg->kv_tokens = executor_kv_tokens(&plan, room, tokens_wanted(cfg, &plan));
     if (cfg->kv_tokens < cfg->kv_block_size)
         return error_set(
             err, STATUS_RESOURCE_EXHAUSTED,
@@ -220,9 +226,7 @@ static int choose_gpu_tokens(struct checkpoint *ckpt, struct engine_config *cfg,
         const struct executor_device *host = &plan.devices[0];
         uint64_t taken = host->weights_bytes + host->state_bytes + host->workspace_bytes;
         uint64_t room = bytes_left(free_bytes, taken) / 2;
-        uint64_t per_token = host->kv_bytes / plan.kv_tokens;
-        uint64_t fits = per_token ? room / per_token : tokens;
-        tokens = fits < tokens ? fits : tokens;
+        tokens = executor_device_tokens(&plan, host, room, tokens);
     }
     cfg->executor.kv_tokens = tokens / cfg->executor.kv_block_size * cfg->executor.kv_block_size;
     if (cfg->executor.kv_tokens)

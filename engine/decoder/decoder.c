@@ -82,6 +82,9 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
         .n_seqs = n_seqs,
         .max_positions = max_positions,
     };
+    struct attention_rows windows = rows;
+    windows.kv_slots = mem->window_slots;
+    windows.block_tables = mem->window_tables;
     uint32_t n_logits = plan->steps.n_logits;
     int rc = 0;
     dec->n_rows = n_rows;
@@ -89,7 +92,8 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
         rc = run_embedding(dec, &x);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         const struct layer *next = i + 1 < dec->split.n_layers ? &dec->layers[i + 1] : NULL;
-        rc = decoder_run_layer(dec, &dec->layers[i], next, &rows, &x);
+        const struct layer *at = &dec->layers[i];
+        rc = decoder_run_layer(dec, at, next, at->is_windowed ? &windows : &rows, &x);
         if (dec->cfg.progress)
             atomic_fetch_add(dec->cfg.progress, 1);
     }
@@ -192,9 +196,12 @@ static int copy_planes(struct decoder *dec, uint32_t i_layer, uint32_t from, uin
     return rc;
 }
 
-int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct error *err)
+int decoder_copy_block(struct decoder *dec, bool windows, uint32_t from, uint32_t to,
+                       struct error *err)
 {
     for (uint32_t i = 0; i < dec->split.n_layers; i++) {
+        if (dec->layers[i].is_windowed != windows)
+            continue;
         int rc = copy_planes(dec, i, from, to);
         if (rc && dec->stream->device->ops->stream_sync(dec->stream, err) == 0)
             error_set(err, rc, "rank %u: KV block %u cannot be copied", dec->cfg.plan->rank.index,

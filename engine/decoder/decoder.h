@@ -49,7 +49,9 @@ int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error
 int decoder_step_ahead(struct decoder *dec, const struct step_batch *batch, struct error *err);
 /* f32 [n_rows, hidden_dim] on the rank's device. */
 float *decoder_hidden(const struct decoder *dec);
-int decoder_copy_block(struct decoder *dec, uint32_t from, uint32_t to, struct error *err);
+/* Copies a block of the layers with blocks for windows, or of all others. */
+int decoder_copy_block(struct decoder *dec, bool windows, uint32_t from, uint32_t to,
+                       struct error *err);
 
 /* States of recurrent layers. Each call waits until the copy is done. `host` has
  * decoder_state_bytes(). */
@@ -69,6 +71,9 @@ uint64_t decoder_graphs_taken(const struct decoder *dec);
 /* --- the size of a decoder before it is created --- */
 /* Most memory of all graphs, on a device that captures steps. */
 uint64_t decoder_graphs_bytes(const struct rank_plan *plan);
+/* Bytes of a block in the layers with blocks for windows, or in all others. */
+uint64_t decoder_block_bytes(const struct rank_plan *plan, const struct model_shape *shape,
+                             bool windows);
 uint64_t decoder_kv_bytes(const struct rank_plan *plan, const struct model_shape *shape);
 /* Bytes of a state slot on this rank, all layers together; 0 without recurrent layers. */
 uint64_t decoder_state_bytes(const struct rank_plan *plan, const struct model_shape *shape);

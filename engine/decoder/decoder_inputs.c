@@ -88,11 +88,18 @@ static int upload_arrays(struct decoder *dec, const struct step_batch *batch)
         rc = upload_u32(dec, mem->state_reads, batch->state_reads, batch->n_rows);
     if (!rc && mem->state_writes)
         rc = upload_u32(dec, mem->state_writes, batch->state_writes, batch->n_rows);
+    if (!rc && mem->window_slots)
+        rc = upload_u32(dec, mem->window_slots, batch->window_slots, batch->n_rows);
     if (!rc)
         rc = upload_u32(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows);
-    for (uint32_t s = 0; !rc && s < batch->n_seqs; s++)
-        rc = upload_u32(dec, mem->block_tables + s * to_stride, batch->block_tables + s * stride,
-                        blocks_of(dec, batch, s));
+    for (uint32_t s = 0; !rc && s < batch->n_seqs; s++) {
+        size_t n = blocks_of(dec, batch, s);
+        rc =
+            upload_u32(dec, mem->block_tables + s * to_stride, batch->block_tables + s * stride, n);
+        if (!rc && mem->window_tables)
+            rc = upload_u32(dec, mem->window_tables + s * to_stride,
+                            batch->window_tables + s * stride, n);
+    }
     return rc;
 }
 
@@ -115,19 +122,19 @@ static void write_mirror(const struct decoder *dec, const uint32_t *at, const ui
         dst[i] = padding;
 }
 
-/* Copies the tables that differ from the device's: up to FEW one by one, else the span that
- * contains them. */
-static int upload_tables(struct decoder *dec, const struct step_batch *batch)
+/* Copies the batch's tables `from` that differ from the device's `tables`. Up to FEW are copied one
+ * by one, else the span that contains them. */
+static int upload_tables(struct decoder *dec, const struct step_batch *batch, uint32_t *tables,
+                         const uint32_t *from)
 {
     enum { FEW = 4 };
-    const uint32_t *tables = dec->mem.block_tables;
     size_t stride = batch->limits.max_blocks_per_seq;
     size_t to_stride = dec->cfg.plan->steps.max_blocks_per_seq;
     uint32_t changed[FEW], n_changed = 0, first = 0, last = 0;
     for (uint32_t s = 0; s < batch->n_seqs; s++) {
         size_t n_bytes = blocks_of(dec, batch, s) * sizeof(*tables);
         uint32_t *mirror = mirror_of(dec, tables + s * to_stride);
-        const uint32_t *src = batch->block_tables + s * stride;
+        const uint32_t *src = from + s * stride;
         if (memcmp(mirror, src, n_bytes) == 0)
             continue;
         memcpy(mirror, src, n_bytes);
@@ -139,12 +146,12 @@ static int upload_tables(struct decoder *dec, const struct step_batch *batch)
     }
     int rc = 0;
     if (n_changed > FEW)
-        return upload_u32(dec, dec->mem.block_tables + first * to_stride,
+        return upload_u32(dec, tables + first * to_stride,
                           mirror_of(dec, tables + first * to_stride),
                           (last - first + 1) * to_stride);
     for (uint32_t i = 0; !rc && i < n_changed; i++) {
         const uint32_t *at = tables + changed[i] * to_stride;
-        rc = upload_u32(dec, dec->mem.block_tables + changed[i] * to_stride, mirror_of(dec, at),
+        rc = upload_u32(dec, tables + changed[i] * to_stride, mirror_of(dec, at),
                         blocks_of(dec, batch, changed[i]));
     }
     return rc;
@@ -166,6 +173,8 @@ static void write_rows(const struct decoder *dec, const struct step_batch *batch
         write_mirror(dec, mem->state_writes, batch->state_writes, batch->n_rows, n_rows,
                      STEP_STATE_NONE);
     }
+    if (mem->window_slots)
+        write_mirror(dec, mem->window_slots, batch->window_slots, batch->n_rows, n_rows, NO_SLOT);
     write_mirror(dec, mem->sample_rows, batch->sample_rows, batch->n_sample_rows, n_sample_rows, 0);
 }
 
@@ -174,7 +183,9 @@ static int upload_from(struct decoder *dec, uint32_t *begin, const struct step_b
 {
     int rc = upload_u32(dec, begin, mirror_of(dec, begin), (size_t)(dec->mem.block_tables - begin));
     if (!rc)
-        rc = upload_tables(dec, batch);
+        rc = upload_tables(dec, batch, dec->mem.block_tables, batch->block_tables);
+    if (!rc && dec->mem.window_tables)
+        rc = upload_tables(dec, batch, dec->mem.window_tables, batch->window_tables);
     return rc ? rc : dec->stream->device->ops->event_record(dec->stream, dec->inputs.uploaded);
 }
 

@@ -100,9 +100,14 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
         mem.state_reads = place_array(&mem, base, rows);
         mem.state_writes = place_array(&mem, base, rows);
     }
+    if (steps->n_window_blocks)
+        mem.window_slots = place_array(&mem, base, rows);
     mem.sample_rows = place_array(&mem, base, steps->max_logits);
     mem.block_tables =
         place_array(&mem, base, (uint64_t)steps->max_seqs * steps->max_blocks_per_seq);
+    if (steps->n_window_blocks)
+        mem.window_tables =
+            place_array(&mem, base, (uint64_t)steps->max_seqs * steps->max_blocks_per_seq);
     *out_memory = mem;
 }
 
@@ -118,6 +123,26 @@ static uint64_t vectors_bytes(const struct rank_plan *plan, uint32_t n_kv_heads,
            ops_kv_vector_bytes(plan->steps.kv_dtype, dim);
 }
 
+/* True if the K and V that the layer reads could be in blocks for windows. */
+static bool has_window(const struct rank_plan *plan, const struct model_shape *shape,
+                       uint32_t i_layer)
+{
+    return plan_has_window(shape, &plan->steps, layer_of(plan, shape, i_layer)->kv_source);
+}
+
+bool decoder_memory_is_windowed(const struct rank_plan *plan, const struct model_shape *shape,
+                                uint32_t i_layer)
+{
+    return plan->steps.n_window_blocks && has_window(plan, shape, i_layer);
+}
+
+static uint32_t blocks_of(const struct rank_plan *plan, const struct model_shape *shape,
+                          uint32_t i_layer)
+{
+    return decoder_memory_is_windowed(plan, shape, i_layer) ? plan->steps.n_window_blocks
+                                                            : plan->steps.n_blocks;
+}
+
 uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_shape *shape,
                                uint32_t i_layer, struct decoder_plane out[DECODER_MAX_PLANES])
 {
@@ -131,10 +156,25 @@ uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_
         for (uint32_t p = 0; p < DECODER_MAX_PLANES; p++) {
             out[p].offset_bytes = end;
             out[p].block_bytes = n_heads ? vectors_bytes(plan, n_heads, dims[p]) : 0;
-            end += aligned(out[p].block_bytes * plan->steps.n_blocks);
+            end += aligned(out[p].block_bytes * blocks_of(plan, shape, i));
         }
     }
     return end;
+}
+
+uint64_t decoder_block_bytes(const struct rank_plan *plan, const struct model_shape *shape,
+                             bool windows)
+{
+    uint64_t n_bytes = 0;
+    for (uint32_t i = 0; i < plan->split.n_layers; i++) {
+        struct decoder_plane planes[DECODER_MAX_PLANES];
+        if (has_window(plan, shape, i) != windows)
+            continue;
+        decoder_memory_planes(plan, shape, i, planes);
+        for (uint32_t p = 0; p < DECODER_MAX_PLANES; p++)
+            n_bytes += aligned(planes[p].block_bytes);
+    }
+    return n_bytes;
 }
 
 uint64_t decoder_kv_bytes(const struct rank_plan *plan, const struct model_shape *shape)
@@ -156,7 +196,7 @@ void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *s
         .k = keys,
         .v = layer_of(plan, shape, source)->mixer->mixing == ARCH_MIXING_LATENT ? NULL : values,
         .dtype = plan->steps.kv_dtype,
-        .n_blocks = plan->steps.n_blocks,
+        .n_blocks = blocks_of(plan, shape, source),
         .block_size = plan->steps.block_size,
         .n_kv_heads = plan->split.layers[source].n_kv_heads,
         .head_dim = layer_of(plan, shape, source)->k_dim,

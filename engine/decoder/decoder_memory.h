@@ -35,9 +35,11 @@ struct decoder_memory {
     uint32_t *token_ids, *positions, *kv_slots, *seq_of_row; /* [max_rows] */
     uint32_t *rope_tables;                /* [max_rows]; NULL: all rows have table 0 */
     uint32_t *state_reads, *state_writes; /* [max_rows]; NULL: no recurrent layers */
+    uint32_t *window_slots;               /* [max_rows]; NULL: no blocks for windows */
     uint32_t *sample_rows;                /* [max_logits] */
     uint32_t *block_tables;               /* [max_seqs][max_blocks_per_seq] */
-    /* offset of token_ids; token_ids to block_tables are adjacent and end the memory */
+    uint32_t *window_tables;              /* the same, or NULL */
+    /* offset of token_ids; token_ids to window_tables are adjacent and end the memory */
     uint64_t inputs_at;
 };
 
@@ -62,6 +64,9 @@ enum { DECODER_MAX_PLANES = 2 }; /* K and V */
  * within the rank. Returns the bytes of all planes up to this layer. */
 uint64_t decoder_memory_planes(const struct rank_plan *plan, const struct model_shape *shape,
                                uint32_t i_layer, struct decoder_plane out[DECODER_MAX_PLANES]);
+/* True if the layer reads blocks for windows. Layers are counted within the rank. */
+bool decoder_memory_is_windowed(const struct rank_plan *plan, const struct model_shape *shape,
+                                uint32_t i_layer);
 /* Sets the pools that a layer reads; the memory at `base` has decoder_kv_bytes() bytes. */
 void decoder_memory_kv(const struct rank_plan *plan, const struct model_shape *shape,
                        unsigned char *base, uint32_t i_layer, struct kv_layer *out_kv);

@@ -96,8 +96,10 @@ static int make_memory(struct decoder *dec, struct error *err)
             return error_prefix(err, "KV cache");
         dec->kv_memory = data;
     }
-    for (uint32_t i = 0; i < dec->split.n_layers; i++)
+    for (uint32_t i = 0; i < dec->split.n_layers; i++) {
         decoder_memory_kv(plan, dec->shape, dec->kv_memory, i, &dec->layers[i].kv);
+        dec->layers[i].is_windowed = decoder_memory_is_windowed(plan, dec->shape, i);
+    }
     rc = decoder_state_open(dec, err);
     if (rc)
         return rc;

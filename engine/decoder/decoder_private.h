@@ -17,6 +17,7 @@ struct layer {
     const struct weight *linear[N_ARCH_SLOTS];
     const float *vector[N_ARCH_SLOTS];
     struct kv_layer kv;                         /* of facts->kv_source */
+    bool is_windowed;                           /* kv has blocks for windows */
     struct state_view states[N_DECODER_STATES]; /* recurrent layers only */
     struct attention_params attention;
     const struct rope_params *rope;

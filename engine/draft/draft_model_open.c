@@ -21,6 +21,7 @@ static struct executor_config config_of(const struct executor_config *target,
     cfg.max_seqs =
         target->max_seqs < DRAFT_MODEL_MAX_SEQS ? target->max_seqs : DRAFT_MODEL_MAX_SEQS;
     cfg.n_score_rows = 0;
+    cfg.splits_windows = false; /* the draft model reads the target's tables */
     cfg.packed_fds = NULL;
     cfg.other_bytes = cfg.other_graph_bytes = 0;
     return cfg;

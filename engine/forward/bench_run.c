@@ -35,7 +35,7 @@ int bench_run_create(struct executor *executor, const struct engine_bench_config
 {
     const struct executor_plan *plan = executor_actual(executor);
     uint32_t table_blocks = blocks_of(config, plan->context_tokens);
-    struct step_limits limits = {config->max_rows, config->max_seqs, table_blocks, 0};
+    struct step_limits limits = {config->max_rows, config->max_seqs, table_blocks, 0, false};
     struct bench_run *run = calloc(1, sizeof(*run));
     if (!run)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "bench: out of memory");

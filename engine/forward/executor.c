@@ -75,6 +75,7 @@ enum job_kind {
     JOB_STEP,
     JOB_LOGITS,
     JOB_COPY_BLOCK,
+    JOB_COPY_WINDOW,
     JOB_COPY_STATE,
     JOB_SAVE_STATE,
     JOB_LOAD_STATE
@@ -115,7 +116,8 @@ static void run_rank(void *ctx, uint32_t r)
         job->rc[r] = decoder_logits(dec, job->first_logits, job->n_logits, err);
         break;
     case JOB_COPY_BLOCK:
-        job->rc[r] = decoder_copy_block(dec, job->from, job->to, err);
+    case JOB_COPY_WINDOW:
+        job->rc[r] = decoder_copy_block(dec, job->kind == JOB_COPY_WINDOW, job->from, job->to, err);
         break;
     case JOB_COPY_STATE:
         job->rc[r] = decoder_copy_state(dec, job->from, job->to, err);
@@ -186,6 +188,30 @@ static int check_states(const struct step_batch *batch, uint32_t n_slots, struct
     return 0;
 }
 
+/* Checks the blocks for windows: every entry of a table is a block. */
+static int check_windows(const struct step_batch *batch, const struct step_sizes *steps,
+                         struct error *err)
+{
+    uint32_t n = steps->n_window_blocks, n_slots = n * steps->block_size;
+    if (!n)
+        return 0;
+    if (!batch->window_tables)
+        return error_set(err, STATUS_INTERNAL, "step: no blocks for windows");
+    for (uint32_t s = 0; s < batch->n_seqs; s++) {
+        uint32_t last = batch->positions[batch->seq_start[s + 1] - 1] / steps->block_size;
+        const uint32_t *table = batch->window_tables + (size_t)s * batch->limits.max_blocks_per_seq;
+        for (uint32_t b = 0; b <= last; b++)
+            if (table[b] >= n)
+                return error_set(err, STATUS_INTERNAL, "step: sequence %u: window block %u of %u",
+                                 s, table[b], n);
+    }
+    for (uint32_t r = 0; r < batch->n_rows; r++)
+        if (batch->window_slots[r] >= n_slots)
+            return error_set(err, STATUS_INTERNAL, "step: row %u: window slot %u of %u", r,
+                             batch->window_slots[r], n_slots);
+    return 0;
+}
+
 /* Checks every number that an op uses as an index. A bad number is a bug of the scheduler, and
  * would write out of bounds on every rank. */
 static int check_batch(const struct executor *ex, const struct step_batch *batch, struct error *err)
@@ -225,6 +251,8 @@ static int check_batch(const struct executor *ex, const struct step_batch *batch
                                  batch->token_ids[r]);
     }
     int rc = check_states(batch, steps->n_state_slots, err);
+    if (!rc)
+        rc = check_windows(batch, steps, err);
     if (rc)
         return rc;
     for (uint32_t i = 0; i < batch->n_sample_rows; i++)
@@ -398,13 +426,24 @@ void executor_free_results(struct executor *ex, struct sample_result *results, u
     }
 }
 
+static int copy_block(struct step_job *job, uint32_t n_blocks, struct error *err)
+{
+    if (job->from >= n_blocks || job->to >= n_blocks)
+        return error_set(err, STATUS_INTERNAL, "copy of KV block %u to %u of %u", job->from,
+                         job->to, n_blocks);
+    return run_job(job, err);
+}
+
 int executor_copy_block(struct executor *ex, uint32_t from, uint32_t to, struct error *err)
 {
     struct step_job job = {.ex = ex, .kind = JOB_COPY_BLOCK, .from = from, .to = to};
-    if (from >= ex->actual.n_blocks || to >= ex->actual.n_blocks)
-        return error_set(err, STATUS_INTERNAL, "copy of KV block %u to %u of %u", from, to,
-                         ex->actual.n_blocks);
-    return run_job(&job, err);
+    return copy_block(&job, ex->actual.n_blocks, err);
+}
+
+int executor_copy_window(struct executor *ex, uint32_t from, uint32_t to, struct error *err)
+{
+    struct step_job job = {.ex = ex, .kind = JOB_COPY_WINDOW, .from = from, .to = to};
+    return copy_block(&job, ex->actual.n_window_blocks, err);
 }
 
 uint64_t executor_state_bytes(const struct executor *ex)

@@ -23,6 +23,12 @@ struct step_limits;
  * such devices. */
 uint64_t executor_kv_room(const struct executor_plan *plan, uint64_t most);
 
+/* How many KV tokens fit into `room` bytes on all devices of a plan, or on one device. At most
+ * `most`. Layers with blocks for windows take no more memory beyond most_window_blocks. */
+uint64_t executor_kv_tokens(const struct executor_plan *plan, uint64_t room, uint64_t most);
+uint64_t executor_device_tokens(const struct executor_plan *plan,
+                                const struct executor_device *device, uint64_t room, uint64_t most);
+
 /* Computes the plan of a load. UNIMPLEMENTED names an unknown architecture or tensor type.
  * INVALID_ARGUMENT (reason MODEL_FILE_INVALID) names a missing tensor, or a shape that contradicts
  * the metadata; with a field, a bad setting. */
@@ -108,8 +114,9 @@ int executor_alloc_results(struct executor *ex, uint32_t n, struct sample_result
 void executor_free_results(struct executor *ex, struct sample_result *results, uint32_t n);
 
 /* Copies KV block `from` to `to` in every layer and rank (copy on write of a shared, partly filled
- * block). */
+ * block). Layers with blocks for windows copy such blocks by a call of their own. */
 int executor_copy_block(struct executor *ex, uint32_t from, uint32_t to, struct error *err);
+int executor_copy_window(struct executor *ex, uint32_t from, uint32_t to, struct error *err);
 
 /* States of recurrent layers, in slots; nothing happens without such layers. A saved state has
  * executor_state_bytes(), all ranks together. Each call returns once the copy is done. */

@@ -313,6 +313,8 @@ static void add_device(struct executor *ex, const char *name, uint32_t begin, ui
     for (uint32_t r = begin; r < end; r++) {
         device->weights_bytes += ex->plans[r].weights_bytes;
         device->kv_bytes += ex->plans[r].kv_bytes;
+        device->kv_block_bytes += decoder_block_bytes(&ex->plans[r], &ex->model.shape, false);
+        device->window_block_bytes += decoder_block_bytes(&ex->plans[r], &ex->model.shape, true);
         device->state_bytes += ex->plans[r].state_bytes;
         device->workspace_bytes += ex->plans[r].workspace_bytes;
         device->graph_bytes += ex->plans[r].graph_bytes;
@@ -392,6 +394,8 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     for (uint32_t i = 0; i < ex->actual.n_devices; i++) {
         ex->actual.weights_bytes += ex->actual.devices[i].weights_bytes;
         ex->actual.kv_bytes += ex->actual.devices[i].kv_bytes;
+        ex->actual.kv_block_bytes += ex->actual.devices[i].kv_block_bytes;
+        ex->actual.window_block_bytes += ex->actual.devices[i].window_block_bytes;
         ex->actual.state_bytes += ex->actual.devices[i].state_bytes;
         ex->actual.workspace_bytes += ex->actual.devices[i].workspace_bytes;
     }
@@ -410,6 +414,10 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     ex->actual.n_running_states =
         plan_running_states(steps.n_state_slots, ex->actual.state_slot_bytes, cfg->snapshot_bytes);
     ex->actual.n_blocks = steps.n_blocks;
+    ex->actual.block_size = steps.block_size;
+    ex->actual.n_window_blocks = steps.n_window_blocks;
+    ex->actual.window_reach = steps.window_reach;
+    ex->actual.most_window_blocks = steps.most_window_blocks;
     ex->actual.kv_tokens = (uint64_t)steps.n_blocks * steps.block_size;
     ex->actual.context_tokens = context;
     return 0;
@@ -428,17 +436,37 @@ int executor_plan(struct checkpoint *ckpt, const struct executor_config *cfg,
     return rc;
 }
 
+/* Tokens whose blocks fit into `room` bytes. The two sizes are those of a block. */
+static uint64_t tokens_in(const struct executor_plan *plan, uint64_t block_bytes,
+                          uint64_t window_bytes, uint64_t room, uint64_t most)
+{
+    uint64_t bs = plan->block_size, both = block_bytes / bs + window_bytes / bs;
+    uint64_t all_windows = plan->most_window_blocks * window_bytes;
+    uint64_t fits = both ? room / both : most;
+    if (window_bytes && fits > plan->most_window_blocks * bs)
+        fits = block_bytes / bs ? (room - all_windows) / (block_bytes / bs) : most;
+    return fits < most ? fits : most;
+}
+
+uint64_t executor_kv_tokens(const struct executor_plan *plan, uint64_t room, uint64_t most)
+{
+    return tokens_in(plan, plan->kv_block_bytes, plan->window_block_bytes, room, most);
+}
+
+uint64_t executor_device_tokens(const struct executor_plan *plan,
+                                const struct executor_device *device, uint64_t room, uint64_t most)
+{
+    return tokens_in(plan, device->kv_block_bytes, device->window_block_bytes, room, most);
+}
+
 uint64_t executor_kv_room(const struct executor_plan *plan, uint64_t most)
 {
     for (uint32_t i = 0; i < plan->n_devices; i++) {
         const struct executor_device *device = &plan->devices[i];
         uint64_t taken = device->weights_bytes + device->state_bytes + device->workspace_bytes;
-        uint64_t per_token = device->kv_bytes / plan->kv_tokens, fits = 0;
-        if (!device->is_gpu)
-            continue;
-        if (device->budget_bytes > taken)
-            fits = per_token ? (device->budget_bytes - taken) / per_token : most;
-        most = fits < most ? fits : most;
+        if (device->is_gpu)
+            most = executor_device_tokens(plan, device,
+                                          subtract_to_zero(device->budget_bytes, taken), most);
     }
     return most;
 }

@@ -75,6 +75,67 @@ static int choose_state_slots(const struct model_shape *shape, const struct exec
     return 0;
 }
 
+/* Positions that a layer sees at most, its own included; 0: all. */
+static uint32_t reach_of(const struct model_layer *layer)
+{
+    if (!layer->window || !layer->chunk)
+        return layer->window + layer->chunk;
+    return layer->window < layer->chunk ? layer->window : layer->chunk;
+}
+
+/* The longest reach of the layers that do not see a whole context; 0: all do. */
+static uint32_t longest_reach(const struct model_shape *shape, uint32_t context)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < shape->n_layers; i++) {
+        uint32_t reach = reach_of(&shape->layers[i]);
+        if (shape->layers[i].n_kv_heads && reach < context && reach > longest)
+            longest = reach;
+    }
+    return longest;
+}
+
+bool plan_has_window(const struct model_shape *shape, const struct step_sizes *steps,
+                     uint32_t layer)
+{
+    if (!steps->window_reach || !shape->layers[layer].n_kv_heads)
+        return false;
+    for (uint32_t i = layer; i < shape->n_layers; i++) {
+        uint32_t reach = reach_of(&shape->layers[i]);
+        if (shape->layers[i].kv_source == layer && (!reach || reach > steps->window_reach))
+            return false;
+    }
+    return true;
+}
+
+/* Blocks for windows; more would serve no running sequence. There is room for the windows of all
+ * sequences and the rows of a step. A quarter more is for prefixes. */
+static uint64_t window_blocks(const struct executor_config *cfg, uint32_t reach)
+{
+    uint64_t bs = cfg->kv_block_size;
+    /* The window begins anywhere in a block. The row may need another block, and a copy one more.
+     */
+    uint64_t of_seq = (reach - 1 + bs - 1) / bs + 3, of_rows = (cfg->max_rows + bs - 1) / bs;
+    uint64_t n = cfg->max_seqs * of_seq + of_rows;
+    return n + n / 4;
+}
+
+static void choose_windows(const struct model_shape *shape, const struct executor_config *cfg,
+                           uint32_t context, struct step_sizes *steps)
+{
+    bool has_layers = false;
+    steps->window_reach = cfg->splits_windows ? longest_reach(shape, context) : 0;
+    for (uint32_t i = 0; i < shape->n_layers; i++)
+        has_layers |= plan_has_window(shape, steps, i);
+    if (!has_layers) {
+        steps->window_reach = 0;
+        return;
+    }
+    steps->most_window_blocks = window_blocks(cfg, steps->window_reach);
+    if (steps->most_window_blocks < steps->n_blocks) /* else nothing would be saved */
+        steps->n_window_blocks = (uint32_t)steps->most_window_blocks;
+}
+
 int plan_steps(const struct model_shape *shape, const struct executor_config *cfg,
                const struct op_table *ops, struct step_sizes *out_steps,
                uint32_t *out_context_tokens, struct error *err)
@@ -117,6 +178,7 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
         .block_size = bs,
         .kv_dtype = cfg->kv_dtype,
     };
+    choose_windows(shape, cfg, context, out_steps);
     *out_context_tokens = context;
     return 0;
 }

@@ -3,6 +3,7 @@
  * data. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/sha256.h"
@@ -44,6 +45,11 @@ struct step_sizes {
     /* rows of logits kept at a time; fewer than max_logits where they are computed in portions */
     uint32_t n_logits;
     uint32_t n_blocks, block_size;
+    /* Layers that see at most window_reach positions, the row's own included, have blocks of their
+     * own: n_window_blocks. 0: they have n_blocks, as all other layers. With enough KV tokens they
+     * have most_window_blocks. */
+    uint32_t n_window_blocks, window_reach;
+    uint64_t most_window_blocks;
     uint32_t n_state_slots; /* states of sequences that recurrent layers keep; 0: no such layers */
     enum dtype kv_dtype;
 };
@@ -74,6 +80,11 @@ uint32_t plan_state_slots(uint32_t n_seqs, uint64_t slot_bytes, uint64_t snapsho
 
 /* The reverse: sequences that may run with n_slots slots, at least 1. */
 uint32_t plan_running_states(uint32_t n_slots, uint64_t slot_bytes, uint64_t snapshot_bytes);
+
+/* True if no layer that reads the K and V of `layer` sees more than steps->window_reach positions.
+ * Layers are counted in the whole model. */
+bool plan_has_window(const struct model_shape *shape, const struct step_sizes *steps,
+                     uint32_t layer);
 
 /* Computes the step sizes of a config: blocks from tokens, table width from the context. Checks
  * that `ops` support the KV type. INVALID_ARGUMENT names the field. */

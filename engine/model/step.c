@@ -34,6 +34,9 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     size_t generated = place_array(&end, rows, sizeof(uint8_t));
     size_t starts = place_array(&end, seqs + 1, sizeof(uint32_t));
     size_t tables = place_array(&end, seqs * stride, sizeof(uint32_t));
+    size_t window_rows = place_array(&end, limits->has_windows ? rows : 0, sizeof(uint32_t));
+    size_t window_tables =
+        place_array(&end, limits->has_windows ? seqs * stride : 0, sizeof(uint32_t));
     size_t sample = place_array(&end, seqs + limits->n_score_rows, sizeof(uint32_t));
     unsigned char *memory = aligned_alloc(ARRAY_ALIGN, end);
     if (!memory)
@@ -54,6 +57,10 @@ int step_batch_create(const struct step_limits *limits, struct step_batch **out_
     batch->state_reads = (uint32_t *)(void *)(memory + reads);
     batch->state_writes = (uint32_t *)(void *)(memory + writes);
     batch->sample_rows = (uint32_t *)(void *)(memory + sample);
+    if (limits->has_windows) {
+        batch->window_slots = (uint32_t *)(void *)(memory + window_rows);
+        batch->window_tables = (uint32_t *)(void *)(memory + window_tables);
+    }
     *out_batch = batch;
     return 0;
 }

@@ -17,6 +17,7 @@ struct step_limits {
     /* most sample rows besides one per sequence: for prompt log-probabilities and drafts; may be
      * 0 */
     uint32_t n_score_rows;
+    bool has_windows; /* layers with a window have blocks of their own */
 };
 
 /* States of recurrent layers lie in slots. The first row of a sequence reads a slot or
@@ -45,7 +46,11 @@ struct step_batch {
         *is_generated; /* [max_rows] 1: path D, 0: prompt token, path P (docs/house/numerics.md) */
     uint32_t *seq_start;    /* [max_seqs + 1] */
     uint32_t *block_tables; /* [max_seqs][max_blocks_per_seq] */
-    uint32_t *sample_rows;  /* [max_seqs + n_score_rows] rows whose logits are computed */
+    /* The same for layers with a window; NULL: all layers have the same blocks. Entries of tables
+     * that no row sees may have any block. */
+    uint32_t *window_slots;  /* [max_rows] */
+    uint32_t *window_tables; /* [max_seqs][max_blocks_per_seq] */
+    uint32_t *sample_rows;   /* [max_seqs + n_score_rows] rows whose logits are computed */
 };
 
 /* All arrays are in one allocation. *out_batch is owned. */

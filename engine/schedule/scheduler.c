@@ -17,6 +17,7 @@ static void on_evict(void *ctx, uint32_t block)
     struct scheduler *sched = ctx;
     if (sched->states && sched->prefix && prefix_cache_node(sched->prefix, block))
         state_cache_forget(sched->states, prefix_cache_node(sched->prefix, block));
+    scheduler_windows_forget(sched, block);
     if (sched->prefix)
         prefix_cache_remove(sched->prefix, block);
     if (sched->cfg.forget_block)
@@ -35,7 +36,7 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->started = calloc(n, sizeof(struct request *));
     sched->begun = calloc(n, sizeof(struct sequence *));
     sched->free_slots = calloc(n, sizeof(*sched->free_slots));
-    sched->copies = calloc(n, sizeof(*sched->copies));
+    sched->copies = calloc(n, 2 * sizeof(*sched->copies));
     sched->block_tokens = calloc(sched->cfg.block_size, sizeof(*sched->block_tokens));
     sched->jobs = calloc(sched->cfg.n_draft_seqs + 1, sizeof(*sched->jobs));
     sched->indexes =
@@ -44,11 +45,13 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->state_writes = calloc(sched->cfg.max_rows, sizeof(*sched->state_writes));
     sched->ahead.slots = calloc(n, sizeof(*sched->ahead.slots));
     sched->ahead.versions = calloc(n, sizeof(*sched->ahead.versions));
+    sched->ahead.window_versions = calloc(n, sizeof(*sched->ahead.window_versions));
     sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
     if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
         !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
         !sched->block_tokens || !sched->jobs || !sched->ahead.slots || !sched->ahead.versions ||
-        !sched->n_active_of || !sched->indexes || !sched->state_writes || !sched->moved)
+        !sched->ahead.window_versions || !sched->n_active_of || !sched->indexes ||
+        !sched->state_writes || !sched->moved)
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -99,6 +102,8 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
     rc = kv_cache_create(&kv, &sched->kv, err);
     if (!rc && cfg->prefix_cache)
         rc = prefix_cache_create(cfg->n_blocks, cfg->block_size, &sched->prefix, err);
+    if (!rc)
+        rc = scheduler_windows_open(sched, err);
     if (!rc && cfg->n_state_slots)
         rc = state_cache_create(cfg->n_state_slots, &sched->states, err);
     if (!rc)
@@ -118,6 +123,7 @@ void scheduler_destroy(struct scheduler *sched)
     if (!sched)
         return;
     kv_cache_destroy(sched->kv);
+    scheduler_windows_close(sched);
     prefix_cache_destroy(sched->prefix);
     state_cache_destroy(sched->states);
     scheduler_queue_destroy(sched->queue);
@@ -139,6 +145,7 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->moved);
     free(sched->ahead.slots);
     free(sched->ahead.versions);
+    free(sched->ahead.window_versions);
     free(sched);
 }
 
@@ -471,12 +478,14 @@ void scheduler_commit(struct scheduler *sched)
         seq->n_computed += seq->n_rows + seq->n_accepted;
         scheduler_batch_charge(sched, seq, seq->n_computed - seq->n_accepted, seq->n_computed);
         if (seq->n_drafts > seq->n_accepted)
-            scheduler_blocks_trim(sched, seq);
+            scheduler_blocks_trim(
+                sched, seq, (seq->n_computed + sched->cfg.block_size - 1) / sched->cfg.block_size);
         seq->n_rows = seq->n_drafts = seq->n_accepted = 0;
         scheduler_blocks_record(sched, seq);
         scheduler_states_commit(sched, seq);
         if (seq->choice == seq->request->leader && seq->n_computed >= seq->request->n_prompt)
             fork_choices(sched, seq);
+        scheduler_windows_pass(sched, seq);
     }
     sched->n_scheduled = 0;
     sched->n_moves = 0;
@@ -574,6 +583,7 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_blocks = kv_cache_n_blocks(sched->kv),
         .n_blocks_free = kv_cache_n_free(sched->kv),
         .n_blocks_cached = kv_cache_n_kept_free(sched->kv),
+        .n_window_blocks_free = sched->windows.kv ? kv_cache_n_free(sched->windows.kv) : 0,
         .queued_tokens = queued,
         .n_preemptions = sched->n_preemptions,
         .n_prefix_hit_tokens = sched->n_prefix_hit_tokens,

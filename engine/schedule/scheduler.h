@@ -34,6 +34,10 @@
  * that prompts share, and every snapshot_blocks blocks. Their tokens equal those of an undisturbed
  * run.
  *
+ * Layers with a sliding window may have a pool of blocks of their own. A sequence holds there only
+ * the blocks that its next token sees. A prefix hit needs just these blocks, so it ends where the
+ * cache still has them.
+ *
  * A model with longrope has two tables of rope frequencies. A sequence turns all its positions by
  * the table of its length, prompt and generated tokens together. When a sequence crosses the
  * border, its blocks are freed and it computes all its tokens again, as after a preemption. So its
@@ -82,6 +86,9 @@ struct scheduler_config {
     /* drafted rows per step; n_score_rows of step_limits is the sum of both */
     uint32_t n_draft_rows;
     uint32_t n_blocks, block_size;
+    /* Blocks of layers that see at most window_reach positions, the row's own included. 0: these
+     * layers share the blocks of all others. At most n_blocks. */
+    uint32_t n_window_blocks, window_reach;
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
     uint32_t max_requests;         /* most live requests */
     /* Longest step with both decoding sequences and prompts. 0: no limit. SCHEDULER_TARGET_AUTO:
@@ -111,6 +118,7 @@ struct scheduler_config {
 
 struct kv_copy {
     uint32_t from, to;
+    bool is_window; /* blocks of layers with a window */
 };
 
 /* A state goes from a slot to a place in host memory, or back. */
@@ -153,6 +161,7 @@ struct scheduler_stats {
     uint32_t n_several;    /* running requests beyond the first of each caller */
     uint32_t n_used_slots; /* sequences with a slot */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
+    uint32_t n_window_blocks_free;                     /* the same for windows */
     uint64_t queued_tokens; /* prompt tokens still to be computed, of queued and running requests */
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
     uint32_t n_state_slots; /* slots of recurrent states, */

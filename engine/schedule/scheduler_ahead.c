@@ -6,30 +6,53 @@
 #include "engine/request/sequence.h"
 #include "engine/schedule/scheduler_private.h"
 
-/* The block that the token at position `at` is written to. KV_BLOCK_NONE if the block would have to
- * be copied first, or if no block is free. */
-static uint32_t block_ahead(const struct scheduler *sched, const struct sequence *seq, uint32_t at,
-                            struct kv_peek *peek)
+/* The block of the pool that the token at position `at` is written to. KV_BLOCK_NONE if the block
+ * would have to be copied first, or if no block is free. */
+static uint32_t block_ahead(const struct scheduler *sched, const struct kv_cache *kv,
+                            const struct sequence *seq, uint32_t at, struct kv_peek *peek)
 {
-    uint32_t i = at / sched->cfg.block_size, n = kv_cache_table_len(sched->kv, seq->slot);
+    uint32_t i = at / sched->cfg.block_size, n = kv_cache_table_len(kv, seq->slot);
     if (i < n) {
-        uint32_t block = kv_cache_table(sched->kv, seq->slot)[i];
-        return kv_cache_n_refs(sched->kv, block) > 1 ? KV_BLOCK_NONE : block;
+        uint32_t block = kv_cache_table(kv, seq->slot)[i];
+        return kv_cache_n_refs(kv, block) > 1 ? KV_BLOCK_NONE : block;
     }
-    return i < sched->cfg.max_blocks_per_seq ? kv_cache_peek(sched->kv, peek) : KV_BLOCK_NONE;
+    return i < sched->cfg.max_blocks_per_seq ? kv_cache_peek(kv, peek) : KV_BLOCK_NONE;
+}
+
+/* Blocks that the expected step takes. */
+struct peeks {
+    struct kv_peek blocks, windows;
+};
+
+/* Writes the window block of the token at position `at`, and the table. Returns false if there is
+ * no such block. */
+static bool write_window(struct scheduler *sched, struct step_batch *b, const struct sequence *seq,
+                         uint32_t at, struct kv_peek *peek)
+{
+    const struct kv_cache *kv = sched->windows.kv;
+    uint32_t row = b->n_rows, bs = sched->cfg.block_size;
+    uint32_t block = kv ? block_ahead(sched, kv, seq, at, peek) : 0;
+    if (!kv || block == KV_BLOCK_NONE)
+        return !kv;
+    scheduler_windows_emit(sched, seq, b, row);
+    b->window_tables[(size_t)row * b->limits.max_blocks_per_seq + at / bs] = block;
+    b->window_slots[row] = block * bs + at % bs;
+    sched->ahead.window_versions[row] = kv_cache_table_version(kv, seq->slot);
+    return true;
 }
 
 /* Writes the row of the token that is being drawn. Returns false if it has no block or no row. */
 static bool write_row(struct scheduler *sched, struct step_batch *b, const struct sequence *seq,
-                      struct kv_peek *peek)
+                      struct peeks *peeks)
 {
     uint32_t at = seq->n_computed + seq->n_rows, bs = sched->cfg.block_size, row = b->n_rows;
     uint32_t n = kv_cache_table_len(sched->kv, seq->slot);
-    uint32_t block = block_ahead(sched, seq, at, peek);
+    uint32_t block = block_ahead(sched, sched->kv, seq, at, &peeks->blocks);
     uint32_t *table = b->block_tables + (size_t)row * b->limits.max_blocks_per_seq;
     uint32_t state_slot = scheduler_states_next(sched, seq);
     if (block == KV_BLOCK_NONE || row == sched->cfg.max_rows ||
-        (sched->states && state_slot == STATE_SLOT_NONE))
+        (sched->states && state_slot == STATE_SLOT_NONE) ||
+        !write_window(sched, b, seq, at, &peeks->windows))
         return false;
     memcpy(table, kv_cache_table(sched->kv, seq->slot), n * sizeof(*table));
     table[at / bs] = block;
@@ -58,14 +81,14 @@ static bool has_one_row_next(const struct sequence *seq)
 
 static bool write_rows(struct scheduler *sched, struct step_batch *batch)
 {
-    struct kv_peek peek = KV_PEEK_FIRST;
+    struct peeks peeks = {KV_PEEK_FIRST, KV_PEEK_FIRST};
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct sequence *seq = sched->running[i];
         if (seq->request->paused)
             continue;
         if (!has_one_row_next(seq))
             return false;
-        if (seq->n_ids + 1 < seq->request->max_tokens && !write_row(sched, batch, seq, &peek))
+        if (seq->n_ids + 1 < seq->request->max_tokens && !write_row(sched, batch, seq, &peeks))
             return false;
     }
     return batch->n_rows > 0;
@@ -92,6 +115,15 @@ static bool has_states_at(const struct scheduler *sched, const struct sequence *
                               b->state_writes[row] == sched->state_writes[seq->i_state_write].slot);
 }
 
+/* True if the row's window block, and its table, are the expected ones. */
+static bool has_window_at(const struct scheduler *sched, const struct sequence *seq, uint32_t row)
+{
+    const struct kv_cache *kv = sched->windows.kv;
+    return !kv || (sched->batch->window_slots[row] ==
+                       scheduler_windows_slot(sched, seq, seq->n_computed) &&
+                   sched->ahead.window_versions[row] == kv_cache_table_version(kv, seq->slot));
+}
+
 bool scheduler_ahead_has_row(struct scheduler *sched, const struct sequence *seq)
 {
     const struct step_batch *b = sched->batch;
@@ -101,6 +133,7 @@ bool scheduler_ahead_has_row(struct scheduler *sched, const struct sequence *seq
     if (ahead->batch == b && b->n_seqs == row + 1 && row < ahead->n_seqs &&
         ahead->slots[row] == seq->slot && b->positions[row] == at &&
         b->kv_slots[row] == block * bs + at % bs && has_states_at(sched, seq, row) &&
+        has_window_at(sched, seq, row) &&
         ahead->versions[row] == kv_cache_table_version(sched->kv, seq->slot))
         return true;
     sched->ahead.batch = NULL;

@@ -72,14 +72,18 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
     uint32_t bs = sched->cfg.block_size, s = b->n_seqs++;
     b->seq_start[s] = b->n_rows;
     scheduler_states_choose(sched, seq, n);
-    if (n + seq->n_drafts > 1 || !scheduler_ahead_has_row(sched, seq))
+    if (n + seq->n_drafts > 1 || !scheduler_ahead_has_row(sched, seq)) {
         memcpy(b->block_tables + (size_t)s * b->limits.max_blocks_per_seq, table,
                kv_cache_table_len(sched->kv, seq->slot) * sizeof(*table));
+        scheduler_windows_emit(sched, seq, b, s);
+    }
     for (uint32_t i = 0; i < n + seq->n_drafts; i++) {
         uint32_t at = seq->n_computed + i, row = b->n_rows++;
         b->token_ids[row] = token_at(seq, at);
         b->positions[row] = at;
         b->kv_slots[row] = table[at / bs] * bs + at % bs;
+        if (sched->windows.kv)
+            b->window_slots[row] = scheduler_windows_slot(sched, seq, at);
         b->seq_of_row[row] = s;
         b->rope_tables[row] = seq->is_long;
         b->state_reads[row] = i ? STEP_STATE_PREVIOUS : seq->state_slot;

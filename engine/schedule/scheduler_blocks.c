@@ -7,6 +7,7 @@
 void scheduler_blocks_release(struct scheduler *sched, struct sequence *seq)
 {
     kv_cache_clear(sched->kv, seq->slot);
+    scheduler_windows_clear(sched, seq->slot);
     scheduler_states_release(sched, seq);
     draft_cut(seq->draft, 0);
     seq->n_computed = 0;
@@ -165,23 +166,49 @@ static bool preempt_for(struct scheduler *sched, const struct sequence *seq)
     return victim != NULL;
 }
 
+/* Makes the sequence's block i writable. Shared blocks are copied before the step. Returns false,
+ * with some copies noted, if no block is free. */
+static bool make_writable(struct scheduler *sched, const struct sequence *seq, uint32_t i)
+{
+    struct kv_copy copy = {.is_window = false};
+    if (!kv_cache_make_writable(sched->kv, seq->slot, i, &copy.from, &copy.to))
+        return false;
+    if (copy.to != KV_BLOCK_NONE) {
+        sched->copies[sched->plan.n_copies++] = copy;
+        /* the draft model's K and V are not copied */
+        draft_cut(seq->draft, i * sched->cfg.block_size);
+    }
+    if (!scheduler_windows_make_writable(sched, seq, i, &copy))
+        return false;
+    if (copy.to != KV_BLOCK_NONE)
+        sched->copies[sched->plan.n_copies++] = copy;
+    return true;
+}
+
+/* Appends a block to each table of the sequence. Returns false, with both unchanged, if no block is
+ * free. */
+static bool grow(struct scheduler *sched, const struct sequence *seq)
+{
+    uint32_t n = kv_cache_table_len(sched->kv, seq->slot);
+    if (!kv_cache_grow(sched->kv, seq->slot))
+        return false;
+    if (scheduler_windows_grow(sched, seq))
+        return true;
+    kv_cache_trim(sched->kv, seq->slot, n);
+    return false;
+}
+
 uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
                                   bool force)
 {
     uint32_t bs = sched->cfg.block_size, first = seq->n_computed / bs;
     uint32_t last = (seq->n_computed + n_rows - 1) / bs;
-    if (first < kv_cache_table_len(sched->kv, seq->slot)) {
-        struct kv_copy copy;
-        while (!kv_cache_make_writable(sched->kv, seq->slot, first, &copy.from, &copy.to))
+    if (first < kv_cache_table_len(sched->kv, seq->slot))
+        while (!make_writable(sched, seq, first))
             if (!scheduler_moves_give_blocks(sched) && (!force || !preempt_for(sched, seq)))
                 return 0;
-        if (copy.to != KV_BLOCK_NONE) {
-            sched->copies[sched->plan.n_copies++] = copy;
-            draft_cut(seq->draft, first * bs); /* the draft model's K and V are not copied */
-        }
-    }
     while (kv_cache_table_len(sched->kv, seq->slot) <= last)
-        if (!kv_cache_grow(sched->kv, seq->slot) && !scheduler_moves_give_blocks(sched) &&
+        if (!grow(sched, seq) && !scheduler_moves_give_blocks(sched) &&
             (!force || !preempt_for(sched, seq)))
             break;
     uint32_t room = kv_cache_table_len(sched->kv, seq->slot) * bs;
@@ -190,10 +217,10 @@ uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq,
     return room - seq->n_computed < n_rows ? room - seq->n_computed : n_rows;
 }
 
-void scheduler_blocks_trim(struct scheduler *sched, struct sequence *seq)
+void scheduler_blocks_trim(struct scheduler *sched, const struct sequence *seq, uint32_t n)
 {
-    uint32_t bs = sched->cfg.block_size;
-    kv_cache_trim(sched->kv, seq->slot, (seq->n_computed + bs - 1) / bs);
+    kv_cache_trim(sched->kv, seq->slot, n);
+    scheduler_windows_trim(sched, seq, n);
 }
 
 /* Token ids of the sequence's block i_block: [block_size], in the request, the sequence or the
@@ -233,9 +260,9 @@ static uint32_t next_hit(struct scheduler *sched, const struct sequence *seq, ui
                              tokens_of_block(sched, seq, i_block), node);
 }
 
-/* The prefix hit of a sequence with recurrent layers. */
+/* The prefix hit of a sequence. */
 struct hit {
-    uint32_t n_blocks; /* cached blocks that end at a snapshot */
+    uint32_t n_blocks; /* cached blocks that end where a state and a window are cached, too */
     uint32_t n_found;  /* all cached blocks */
 };
 
@@ -243,12 +270,21 @@ static struct hit find_hit(struct scheduler *sched, const struct sequence *seq)
 {
     struct hit hit = {0};
     uint64_t node = root_of(scheduler_blocks_want_long(sched, seq));
-    while (next_hit(sched, seq, hit.n_found, &node) != KV_BLOCK_NONE) {
+    uint32_t block, n_windows = 0; /* the last blocks that have window blocks */
+    while ((block = next_hit(sched, seq, hit.n_found, &node)) != KV_BLOCK_NONE) {
         hit.n_found++;
-        if (scheduler_states_has_snapshot(sched, node))
+        n_windows = scheduler_windows_have(sched, block) ? n_windows + 1 : 0;
+        if ((!sched->states || scheduler_states_has_snapshot(sched, node)) &&
+            scheduler_windows_suffice(sched, hit.n_found, n_windows))
             hit.n_blocks = hit.n_found;
     }
     return hit;
+}
+
+/* True if not every cached block ends a hit. */
+static bool bounds_hits(const struct scheduler *sched)
+{
+    return sched->states || sched->windows.kv;
 }
 
 uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence *seq,
@@ -256,7 +292,7 @@ uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence
 {
     uint32_t bs = sched->cfg.block_size, n_hits = 0, n_hits_free = 0, block;
     uint64_t node = root_of(scheduler_blocks_want_long(sched, seq));
-    uint32_t most = sched->states ? find_hit(sched, seq).n_blocks : UINT32_MAX;
+    uint32_t most = bounds_hits(sched) ? find_hit(sched, seq).n_blocks : UINT32_MAX;
     while (n_hits < most && (block = next_hit(sched, seq, n_hits, &node)) != KV_BLOCK_NONE) {
         n_hits++;
         n_hits_free += kv_cache_n_refs(sched->kv, block) == 0;
@@ -275,7 +311,7 @@ void scheduler_blocks_attach_prefix(struct scheduler *sched, struct sequence *se
     seq->is_long = scheduler_blocks_want_long(sched, seq);
     uint64_t node = seq->chain_node = root_of(seq->is_long);
     struct hit hit = {.n_blocks = UINT32_MAX};
-    if (sched->states) {
+    if (bounds_hits(sched)) {
         hit = find_hit(sched, seq);
         seq->snapshot_block = hit.n_found > hit.n_blocks ? hit.n_found : 0;
     }
@@ -285,6 +321,7 @@ void scheduler_blocks_attach_prefix(struct scheduler *sched, struct sequence *se
         seq->n_hashed++;
         seq->chain_node = node;
     }
+    scheduler_windows_attach(sched, seq);
     seq->n_computed = seq->n_hashed * sched->cfg.block_size;
     if (sched->states && seq->n_hashed)
         scheduler_states_attach(sched, seq, node);
@@ -307,6 +344,7 @@ void scheduler_blocks_record(struct scheduler *sched, struct sequence *seq)
             kv_cache_replace(sched->kv, seq->slot, seq->n_hashed, known);
             draft_cut(seq->draft, seq->n_hashed * bs);
         }
+        scheduler_windows_record(sched, seq, seq->n_hashed, known);
         seq->n_hashed++;
     }
 }
@@ -322,9 +360,12 @@ void scheduler_blocks_fork(struct scheduler *sched, const struct sequence *leade
     seq->n_hashed = 0;
     seq->is_long = leader->is_long;
     seq->chain_node = root_of(seq->is_long);
-    if (!scheduler_states_fork(sched, leader, seq)) {
-        seq->n_computed = 0; /* the choice starts from a snapshot on its own */
+    if (!scheduler_windows_can_fork(sched, leader, seq->n_computed) ||
+        !scheduler_states_fork(sched, leader, seq)) {
+        seq->n_computed = 0; /* the choice starts from cached blocks on its own */
         return;
     }
-    kv_cache_share(sched->kv, leader->slot, seq->slot, (seq->n_computed + bs - 1) / bs);
+    uint32_t n_blocks = (seq->n_computed + bs - 1) / bs;
+    kv_cache_share(sched->kv, leader->slot, seq->slot, n_blocks);
+    scheduler_windows_fork(sched, leader, seq, n_blocks);
 }

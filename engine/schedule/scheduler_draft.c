@@ -115,7 +115,7 @@ static void run_draft_model(struct scheduler *sched, uint32_t n_jobs,
     for (uint32_t i = 0; i < n_jobs; i++) {
         struct sequence *seq = sched->jobs[i].seq;
         seq->n_drafts = seq->draft->n_ids;
-        kv_cache_trim(sched->kv, seq->slot, (seq->n_computed + seq->n_drafts) / bs + 1);
+        scheduler_blocks_trim(sched, seq, (seq->n_computed + seq->n_drafts) / bs + 1);
     }
 }
 

@@ -48,6 +48,7 @@ bool scheduler_moves_out(struct scheduler *sched, struct sequence *seq)
         !pays(sched, seq) || !add_move(sched, true, seq->state_slot, place))
         return false;
     kv_cache_move(sched->kv, seq->slot, table_of(sched, place));
+    scheduler_windows_move(sched, seq->slot, table_of(sched, place));
     state_cache_drop(sched->states, seq->state_slot);
     seq->state_slot = STATE_SLOT_NONE;
     seq->place = place;
@@ -60,6 +61,7 @@ bool scheduler_moves_out(struct scheduler *sched, struct sequence *seq)
 static void forget(struct scheduler *sched, struct sequence *seq)
 {
     kv_cache_clear(sched->kv, table_of(sched, seq->place));
+    scheduler_windows_clear(sched, table_of(sched, seq->place));
     sched->moved[seq->place] = NULL;
     seq->place = SEQUENCE_NO_PLACE;
     draft_cut(seq->draft, 0);
@@ -84,6 +86,7 @@ bool scheduler_moves_in(struct scheduler *sched, struct sequence *seq)
         return false;
     }
     kv_cache_move(sched->kv, table_of(sched, seq->place), seq->slot);
+    scheduler_windows_move(sched, table_of(sched, seq->place), seq->slot);
     sched->moved[seq->place] = NULL;
     seq->place = SEQUENCE_NO_PLACE;
     seq->state_slot = slot;

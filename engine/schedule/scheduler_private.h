@@ -17,7 +17,8 @@ struct scheduler_ahead {
     /* batch that holds the expected step; NULL: none, or the actual step differs */
     struct step_batch *batch;
     uint32_t n_seqs;
-    uint32_t *slots, *versions; /* [max_seqs] per row: slot and version of its block table */
+    uint32_t *slots, *versions; /* [max_seqs] per row: slot and version of its block table, */
+    uint32_t *window_versions;  /* [max_seqs] and of its table of window blocks */
 };
 
 /* Most moves of states in a plan; a state that would exceed them is computed again. */
@@ -28,9 +29,18 @@ struct state_write {
     uint32_t n_tokens, slot;
 };
 
+/* Blocks of layers with a window; see scheduler_windows.c. */
+struct scheduler_windows {
+    struct kv_cache *kv; /* NULL: all layers share one pool */
+    /* [n_blocks] the window block of the same tokens as a recorded block; KV_BLOCK_NONE: gone */
+    uint32_t *block_of;
+    uint32_t *owner_of; /* [n_window_blocks] the reverse */
+};
+
 struct scheduler {
     struct scheduler_config cfg;
     struct kv_cache *kv;
+    struct scheduler_windows windows;
     struct prefix_cache *prefix; /* NULL: no prefix cache */
     struct state_cache *states;  /* NULL: no recurrent layers */
     struct fair_share *share;
@@ -57,7 +67,7 @@ struct scheduler {
     struct scheduler_plan plan;
     struct step_shape shape;
     int64_t limit_ns;            /* limit of the step's time; 0: none */
-    struct kv_copy *copies;      /* [max_seqs] */
+    struct kv_copy *copies;      /* [2 · max_seqs] */
     struct sequence **samples;   /* [max_seqs + n_score_rows + n_draft_rows] */
     uint32_t *scored;            /* same length as `samples` */
     struct sequence **scheduled; /* [max_seqs] */
@@ -183,8 +193,8 @@ uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **s
  * room. `force`: preempts other sequences to get blocks. */
 uint32_t scheduler_blocks_reserve(struct scheduler *sched, struct sequence *seq, uint32_t n_rows,
                                   bool force);
-/* Frees the blocks behind the sequence's computed tokens, left by rejected drafts. */
-void scheduler_blocks_trim(struct scheduler *sched, struct sequence *seq);
+/* Frees the sequence's blocks behind the first n. */
+void scheduler_blocks_trim(struct scheduler *sched, const struct sequence *seq, uint32_t n);
 /* Blocks that are missing to start the sequence: the blocks of its tokens plus `spare`, less cached
  * and free blocks. */
 uint32_t scheduler_blocks_missing(struct scheduler *sched, const struct sequence *seq,
@@ -204,6 +214,45 @@ bool scheduler_blocks_want_long(const struct scheduler *sched, const struct sequ
 /* Frees the blocks of running sequences whose keys are rotated by the wrong table of
  * longrope. These sequences have grown over the border, or share the prompt of a longer choice. */
 void scheduler_blocks_cross(struct scheduler *sched);
+
+/* --- scheduler_windows.c: each call does nothing without a pool for windows --- */
+
+int scheduler_windows_open(struct scheduler *sched, struct error *err);
+void scheduler_windows_close(struct scheduler *sched);
+/* True if the window block of a recorded block is cached. */
+bool scheduler_windows_have(const struct scheduler *sched, uint32_t block);
+/* True if a prefix hit of n_blocks needs no window blocks but the last n_last of these blocks. */
+bool scheduler_windows_suffice(const struct scheduler *sched, uint32_t n_blocks, uint32_t n_last);
+/* Attaches the window blocks that the sequence sees behind its attached blocks. */
+void scheduler_windows_attach(struct scheduler *sched, const struct sequence *seq);
+/* Block i of the sequence has been recorded as block `known` of the prefix cache. */
+void scheduler_windows_record(struct scheduler *sched, const struct sequence *seq, uint32_t i,
+                              uint32_t known);
+/* The block is no longer recorded. */
+void scheduler_windows_forget(struct scheduler *sched, uint32_t block);
+/* Drops the window blocks that no later token of the sequence sees. */
+void scheduler_windows_pass(struct scheduler *sched, const struct sequence *seq);
+/* Appends a block to the sequence's table. Returns false if no block is free. */
+bool scheduler_windows_grow(struct scheduler *sched, const struct sequence *seq);
+/* As kv_cache_make_writable(). */
+bool scheduler_windows_make_writable(struct scheduler *sched, const struct sequence *seq,
+                                     uint32_t i, struct kv_copy *out_copy);
+void scheduler_windows_trim(struct scheduler *sched, const struct sequence *seq, uint32_t n);
+void scheduler_windows_clear(struct scheduler *sched, uint32_t slot);
+void scheduler_windows_move(struct scheduler *sched, uint32_t from, uint32_t to);
+/* True if the leader has all window blocks that the token at position `at` sees. */
+bool scheduler_windows_can_fork(const struct scheduler *sched, const struct sequence *leader,
+                                uint32_t at);
+/* The choice shares the first n entries of the leader's table. */
+void scheduler_windows_fork(struct scheduler *sched, const struct sequence *leader,
+                            const struct sequence *seq, uint32_t n);
+/* Writes the table of sequence s of the batch. Entries without a block get one that the sequence
+ * holds. Attention may load a block that no row sees; it gives such a block no weight. */
+void scheduler_windows_emit(const struct scheduler *sched, const struct sequence *seq,
+                            struct step_batch *b, uint32_t s);
+/* The place of the token at position `at` in the pool. */
+uint32_t scheduler_windows_slot(const struct scheduler *sched, const struct sequence *seq,
+                                uint32_t at);
 
 /* --- scheduler_states.c --- */
 
@@ -227,10 +276,11 @@ void scheduler_states_commit(struct scheduler *sched, struct sequence *seq);
 bool scheduler_states_has_snapshot(const struct scheduler *sched, uint64_t node);
 /* The sequence continues from the snapshot, which exists. */
 void scheduler_states_attach(struct scheduler *sched, struct sequence *seq, uint64_t node);
-/* True if choices wait for the state behind the prompt that the sequence computes. */
+/* True if choices wait for the state behind the prompt that the sequence computes, or for the
+ * window there. */
 bool scheduler_states_wait_for(const struct scheduler *sched, const struct sequence *seq);
 /* How many of the sequence's next n rows fit in a piece. A piece ends with the prompt if choices
- * wait for that state. */
+ * wait for the state or the window there. */
 uint32_t scheduler_states_cut(const struct scheduler *sched, const struct sequence *seq,
                               uint32_t n);
 /* Gives the leader's state to a choice. Returns false if the states differ in length. */

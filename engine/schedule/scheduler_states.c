@@ -165,7 +165,8 @@ void scheduler_states_commit(struct scheduler *sched, struct sequence *seq)
 bool scheduler_states_wait_for(const struct scheduler *sched, const struct sequence *seq)
 {
     const struct request *r = seq->request;
-    for (uint32_t i = 0; sched->states && i < r->n_choices; i++)
+    bool waits = sched->states || sched->windows.kv;
+    for (uint32_t i = 0; waits && i < r->n_choices; i++)
         if (r->choices[i].state == SEQUENCE_FORKING)
             return true;
     return false;

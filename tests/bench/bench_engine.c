@@ -159,7 +159,7 @@ static void bench_open(struct bench *b, const char *path, const char *kernels, u
     const struct executor_plan *plan = executor_actual(b->ex);
     b->vocab = executor_model_info(b->ex)->vocab_size;
     b->stride = (plan->context_tokens + BLOCK - 1) / BLOCK;
-    struct step_limits limits = {CHUNK, MAX_SEQS, b->stride, 0};
+    struct step_limits limits = {CHUNK, MAX_SEQS, b->stride, 0, false};
     if (step_batch_create(&limits, &b->batch, &err) != 0)
         die("step", &err);
     printf("%s, %u thread%s: load %.3f s; weights %.1f MB (%.0f %% in huge pages), KV %.1f MB, "

@@ -75,7 +75,7 @@ static void bench_open(struct bench *b, uint32_t n_seqs, uint32_t context)
                                    .prefill_chunk_tokens = chunk,
                                    .max_requests = n_seqs,
                                    .prefix_cache = true};
-    struct step_limits limits = {cfg.max_rows, n_seqs, stride, 0};
+    struct step_limits limits = {cfg.max_rows, n_seqs, stride, 0, false};
     struct error err;
     *b = (struct bench){.n_seqs = n_seqs, .n_blocks = cfg.n_blocks};
     if (scheduler_create(&cfg, &b->sched, &err) || step_batch_create(&limits, &b->batch, &err))

@@ -90,7 +90,7 @@ static void runner_open(struct runner *r, struct checkpoint *ckpt, const char *k
         die(kernels, &err);
     r->vocab = executor_model_info(r->ex)->vocab_size;
     r->stride = (executor_actual(r->ex)->context_tokens + BLOCK - 1) / BLOCK;
-    struct step_limits limits = {ROWS, ROWS, r->stride, 0};
+    struct step_limits limits = {ROWS, ROWS, r->stride, 0, false};
     if (step_batch_create(&limits, &r->batch, &err) != 0)
         die("step", &err);
 }

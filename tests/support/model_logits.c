@@ -47,7 +47,7 @@ static void run(struct executor *ex, const struct executor_config *cfg, const ui
 {
     uint32_t vocab = executor_model_info(ex)->vocab_size, chunk = cfg->max_rows;
     uint32_t n_blocks = (executor_actual(ex)->context_tokens + BLOCK - 1) / BLOCK;
-    struct step_limits limits = {chunk, 1, n_blocks, cfg->n_score_rows};
+    struct step_limits limits = {chunk, 1, n_blocks, cfg->n_score_rows, false};
     struct step_batch *batch;
     struct error err = {0};
     if (step_batch_create(&limits, &batch, &err))

@@ -394,6 +394,12 @@ static void print_plan(const Sluice__V1__Inspection *in)
         printf("%" PRIu32 " slots of %s, for %" PRIu32 " sequences at once\n", plan->n_state_slots,
                format_bytes(plan->state_slot_bytes, sizes[0]), plan->n_running_states);
     }
+    if (plan->n_window_blocks) {
+        print_label("windows");
+        printf("%" PRIu64 " blocks, %s, for layers that see at most %" PRIu32 " tokens\n",
+               plan->n_window_blocks, format_bytes(plan->window_bytes, sizes[0]),
+               plan->window_tokens);
+    }
     for (size_t i = 0; i < plan->n_notes; i++) {
         print_label("note");
         printf("%s\n", plan->notes[i]);

@@ -102,21 +102,20 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     rc = plan_share(ckpt, settings, cfg, &plan, &room, err);
     if (rc)
         return rc;
-    uint64_t token_bytes = plan.kv_bytes / plan.kv_tokens;
+    /* without a layer that grows: full contexts */
+    uint64_t most = plan.kv_block_bytes
+                        ? UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size
+                        : most_tokens(ex, plan.context_tokens);
     if (settings->config.kv_bytes) {
-        ex->kv_tokens = token_bytes ? settings->config.kv_bytes / token_bytes
-                                    : most_tokens(ex, plan.context_tokens);
+        ex->kv_tokens = engine_kv_tokens(&plan, settings->config.kv_bytes, most);
         if (ex->kv_tokens >= ex->kv_block_size)
             return engine_choose_sizes(cfg, ckpt, err);
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--kv-bytes: %" PRIu64 " bytes hold less than one block of %" PRIu32
                          " tokens (%" PRIu64 " bytes)",
-                         settings->config.kv_bytes, ex->kv_block_size,
-                         token_bytes * ex->kv_block_size);
+                         settings->config.kv_bytes, ex->kv_block_size, plan.kv_bytes);
     }
-    ex->kv_tokens = most_tokens(ex, plan.context_tokens);
-    if (token_bytes && ex->kv_tokens > room / 2 / token_bytes)
-        ex->kv_tokens = room / 2 / token_bytes;
+    ex->kv_tokens = engine_kv_tokens(&plan, room / 2, most_tokens(ex, plan.context_tokens));
     if (ex->kv_tokens < ex->kv_block_size)
         ex->kv_tokens = ex->kv_block_size;
     return 0;

@@ -207,6 +207,12 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
         return rc;
     plan->n_kv_tokens = sizes.kv_tokens;
     plan->kv_token_bytes = sizes.kv_tokens ? sizes.kv_bytes / sizes.kv_tokens : 0;
+    if (sizes.n_window_blocks) {
+        plan->kv_token_bytes = sizes.kv_block_bytes / sizes.block_size;
+        plan->n_window_blocks = sizes.n_window_blocks;
+        plan->window_bytes = sizes.n_window_blocks * sizes.window_block_bytes;
+        plan->window_tokens = sizes.window_reach;
+    }
     plan->n_kv_blocks = sizes.n_blocks;
     plan->n_state_slots = sizes.n_state_slots;
     plan->state_slot_bytes = sizes.state_slot_bytes;

@@ -84,7 +84,7 @@ static struct step_batch *batch;
 static int open_decoder(void **state)
 {
     struct error err = {0};
-    struct step_limits limits = {MAX_ROWS, MAX_ROWS, 64, 0};
+    struct step_limits limits = {MAX_ROWS, MAX_ROWS, 64, 0, false};
     (void)state;
     memset(&device, 0, sizeof(device));
     device.n_ops = OPS_OF_A_GRAPH;

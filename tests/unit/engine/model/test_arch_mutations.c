@@ -36,7 +36,7 @@ struct scenario {
 
 static void run_logits(struct executor *ex, uint32_t context, struct observation *seen)
 {
-    struct step_limits limits = {N_IDS, 1, (context + 15) / 16, 0};
+    struct step_limits limits = {N_IDS, 1, (context + 15) / 16, 0, false};
     struct step_batch *b;
     struct error err = {0};
     assert_int_equal(step_batch_create(&limits, &b, &err), 0);

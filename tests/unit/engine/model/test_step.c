@@ -43,7 +43,8 @@ static void test_create_arrays_hold_their_capacity(void **state)
 
 static void test_create_zero_limit_refused(void **state)
 {
-    const struct step_limits bad[] = {{0, 1, 1, 0}, {1, 0, 1, 0}, {1, 1, 0, 0}};
+    const struct step_limits bad[] = {
+        {0, 1, 1, 0, false}, {1, 0, 1, 0, false}, {1, 1, 0, 0, false}};
     (void)state;
     for (int i = 0; i < 3; i++) {
         struct step_batch *b = NULL;

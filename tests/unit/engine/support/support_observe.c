@@ -26,7 +26,7 @@ struct checkpoint *observe_open(const char *golden)
 
 static void run_ids(struct executor *ex, struct observation *seen)
 {
-    struct step_limits limits = {OBSERVE_TOKENS, 1, 2, 0};
+    struct step_limits limits = {OBSERVE_TOKENS, 1, 2, 0, false};
     struct step_batch *b;
     struct error err = {0};
     assert_int_equal(step_batch_create(&limits, &b, &err), 0);

@@ -36,7 +36,7 @@ void bench_open(struct bench *b, const struct scheduler_config *given)
                                         .context_tokens = b->cfg.max_blocks_per_seq * BLOCK,
                                         .max_concurrent = b->cfg.max_seqs};
     struct step_limits limits = {b->cfg.max_rows, b->cfg.max_seqs, b->cfg.max_blocks_per_seq,
-                                 b->cfg.n_draft_rows};
+                                 b->cfg.n_draft_rows, b->cfg.n_window_blocks > 0};
     assert_true(b->cfg.n_blocks <= MAX_BLOCKS && b->cfg.max_seqs <= 256);
     assert_int_equal(scheduler_create(&b->cfg, &b->sched, &err), 0);
     assert_int_equal(step_batch_create(&limits, &b->batch, &err), 0);
@@ -48,6 +48,7 @@ void bench_close(struct bench *b)
     struct scheduler_stats s;
     scheduler_get_stats(b->sched, &s);
     assert_int_equal(s.n_blocks_free, b->cfg.n_blocks);
+    assert_int_equal(s.n_window_blocks_free, b->cfg.n_window_blocks);
     assert_int_equal(s.n_queued + s.n_running + s.n_paused + s.n_used_slots, 0);
     assert_null(scheduler_any(b->sched));
     scheduler_destroy(b->sched);
@@ -90,6 +91,21 @@ static uint64_t *place(struct bench *b, const struct step_batch *batch, uint32_t
     return &b->kv[block * BLOCK + at % BLOCK];
 }
 
+/* The place of a window's position. */
+static uint64_t *window_place(struct bench *b, const struct step_batch *batch, uint32_t s,
+                              uint32_t at)
+{
+    uint32_t block = batch->window_tables[s * batch->limits.max_blocks_per_seq + at / BLOCK];
+    assert_true(block < b->cfg.n_window_blocks);
+    return &b->window_kv[block * BLOCK + at % BLOCK];
+}
+
+/* The first position that a row at position `at` sees through its window. */
+static uint32_t window_begin(const struct bench *b, uint32_t at)
+{
+    return at + 1 > b->cfg.window_reach ? at + 1 - b->cfg.window_reach : 0;
+}
+
 /* Draws the token of sample i. Checks first that no KV place that its row attends to was
  * overwritten. */
 static void draw(struct bench *b, uint32_t i)
@@ -103,8 +119,29 @@ static void draw(struct bench *b, uint32_t i)
         uint32_t n = sequence_n_tokens(seq);
         h = mix(h, turned(at < n ? sequence_token(seq, at) : seq->draft->ids[at - n], table));
         assert_true(*place(b, t, s, at) == h);
+        if (b->cfg.n_window_blocks && at >= window_begin(b, t->positions[row]))
+            assert_true(*window_place(b, t, s, at) == h);
     }
     b->results[i] = (struct sample_result){.id = token_of(b, h, seq->choice, t->token_ids[row])};
+}
+
+/* Writes the row's position of the window. Every position that the row sees must be there. Entries
+ * before the window name any block. */
+static void write_window(struct bench *b, uint32_t s, uint32_t r)
+{
+    const struct step_batch *t = b->batch;
+    uint32_t at = t->positions[r];
+    for (uint32_t i = 0; b->cfg.n_window_blocks && i < at; i++)
+        if (i >= window_begin(b, at))
+            assert_true(*window_place(b, t, s, i) == *place(b, t, s, i));
+        else
+            (void)window_place(b, t, s, i);
+    if (!b->cfg.n_window_blocks)
+        return;
+    assert_ptr_equal(window_place(b, t, s, at), &b->window_kv[t->window_slots[r]]);
+    assert_true(b->window_written[t->window_slots[r]] != b->n_steps);
+    b->window_written[t->window_slots[r]] = b->n_steps;
+    b->window_kv[t->window_slots[r]] = b->kv[t->kv_slots[r]];
 }
 
 /* Acts as an executor, and checks every promise of the batch. */
@@ -112,9 +149,11 @@ static void execute(struct bench *b)
 {
     const struct step_batch *t = b->batch;
     assert_true(t->n_rows <= b->cfg.max_rows && t->n_seqs <= b->cfg.max_seqs);
-    for (uint32_t i = 0; i < b->plan.n_copies; i++)
-        memcpy(&b->kv[b->plan.copies[i].to * BLOCK], &b->kv[b->plan.copies[i].from * BLOCK],
-               BLOCK * sizeof(b->kv[0]));
+    for (uint32_t i = 0; i < b->plan.n_copies; i++) {
+        const struct kv_copy *copy = &b->plan.copies[i];
+        uint64_t *kv = copy->is_window ? b->window_kv : b->kv;
+        memcpy(&kv[copy->to * BLOCK], &kv[copy->from * BLOCK], BLOCK * sizeof(*kv));
+    }
     for (uint32_t s = 0; s < t->n_seqs; s++) {
         assert_true(t->seq_start[s + 1] > t->seq_start[s]);
         assert_true(t->seq_start[s + 1] - t->seq_start[s] <=
@@ -129,6 +168,7 @@ static void execute(struct bench *b)
             b->written[t->kv_slots[r]] = b->n_steps;
             b->kv[t->kv_slots[r]] =
                 mix(at ? *place(b, t, s, at - 1) : 1, turned(t->token_ids[r], t->rope_tables[r]));
+            write_window(b, s, r);
         }
     }
     assert_int_equal(t->n_sample_rows, b->plan.n_samples);
@@ -158,6 +198,10 @@ static void keep_expected(struct bench *b)
     copy_u32(e->sample_rows, t->sample_rows, t->n_rows);
     copy_u32(e->seq_start, t->seq_start, t->n_seqs + 1);
     copy_u32(e->block_tables, t->block_tables, t->n_seqs * t->limits.max_blocks_per_seq);
+    if (!b->cfg.n_window_blocks)
+        return;
+    copy_u32(e->window_slots, t->window_slots, t->n_rows);
+    copy_u32(e->window_tables, t->window_tables, t->n_seqs * t->limits.max_blocks_per_seq);
 }
 
 /* Looks ahead one step, and checks that the scheduler's statistics do not change. */
@@ -208,6 +252,13 @@ static void check_kept(struct bench *b)
         uint32_t n = t->positions[s] / BLOCK + 1;
         assert_u32(e->block_tables + at, table, n);
         assert_u32(t->block_tables + at, table, n);
+        if (b->cfg.n_window_blocks) {
+            uint32_t first = window_begin(b, t->positions[s]) / BLOCK;
+            table = kv_cache_table(b->sched->windows.kv, b->plan.samples[s]->slot);
+            assert_u32(e->window_tables + at + first, table + first, n - first);
+            assert_u32(t->window_tables + at + first, table + first, n - first);
+            assert_int_equal(t->window_slots[s], e->window_slots[s]);
+        }
         assert_true(t->is_generated[s]);
     }
 }

@@ -21,6 +21,8 @@ struct bench {
     struct sample_result results[256];
     uint64_t kv[MAX_BLOCKS * BLOCK];
     uint64_t written[MAX_BLOCKS * BLOCK]; /* step that wrote the place last */
+    /* the same for layers with a window */
+    uint64_t window_kv[MAX_BLOCKS * BLOCK], window_written[MAX_BLOCKS * BLOCK];
     uint64_t n_steps;
     int64_t now;
     bool repeats; /* the model's answers mostly repeat, so that drafts are right */
