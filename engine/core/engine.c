@@ -112,6 +112,7 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
         rc = executor_plan(ckpt, &e->cfg.executor, &alone, err);
     if (rc)
         return rc;
+    engine_add_host_states(&alone, e->cfg.executor.max_seqs);
     e->cfg.executor.other_bytes = plan.weights_bytes - alone.weights_bytes + plan.kv_bytes -
                                   alone.kv_bytes + plan.state_bytes - alone.state_bytes +
                                   plan.workspace_bytes - alone.workspace_bytes;
@@ -121,11 +122,13 @@ static int plan_draft_model(struct engine *e, struct checkpoint *ckpt, struct er
 }
 
 /* A running sequence holds a slot of its state. */
-static void bound_by_states(struct engine *e)
+static void count_memory(struct engine *e)
 {
+    e->memory = *executor_actual(e->executor);
     uint32_t n = e->memory.n_running_states;
     if (n && n < e->cfg.max_concurrent)
         e->cfg.max_concurrent = n;
+    engine_add_host_states(&e->memory, e->cfg.max_concurrent);
 }
 
 static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
@@ -152,9 +155,7 @@ static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *e
         rc = executor_open(ckpt, cfg, e->cfg.progress, e->cfg.progress_ctx, e->cfg.cancel_load,
                            &e->executor, err);
     if (!rc)
-        e->memory = *executor_actual(e->executor);
-    if (!rc)
-        bound_by_states(e);
+        count_memory(e);
     if (!rc && e->cfg.draft_path)
         rc = open_draft_model(e, checkpoint_name(ckpt), err);
     return rc;
@@ -231,8 +232,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         .has_windows = plan->n_window_blocks > 0,
     };
     uint32_t n_running = running_states(e);
-    uint32_t n_host_states =
-        n_running < ENGINE_HOST_STATES ? n_running : (uint32_t)ENGINE_HOST_STATES;
+    uint32_t n_host_states = engine_host_states(plan, e->cfg.max_concurrent);
     struct scheduler_config cfg = {
         .max_rows = limits.max_rows,
         .max_seqs = limits.max_seqs,

@@ -119,6 +119,10 @@ int engine_moves_make(struct engine *engine, const struct scheduler_plan *plan, 
 
 /* engine_size.c: adds the plan of the draft model, whose memory lies on the device of the head. */
 void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draft);
+/* The number of states of waiting sequences that lie in host memory, at most (engine_moves.c). Adds
+ * their bytes to the CPU's workspace; a plan for GPUs alone does not count them. */
+uint32_t engine_host_states(const struct executor_plan *plan, uint32_t max_seqs);
+void engine_add_host_states(struct executor_plan *plan, uint32_t max_seqs);
 
 /* engine_events.c, engine thread. mark: the request has events to publish. publish: publishes the
  * events of all marked requests. If `wait` is false and a reader holds the lock, nothing is

@@ -39,6 +39,21 @@ void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draf
     head->graph_bytes += draft->devices[draft->n_devices - 1].graph_bytes;
 }
 
+uint32_t engine_host_states(const struct executor_plan *plan, uint32_t max_seqs)
+{
+    uint32_t n = plan->n_running_states < max_seqs ? plan->n_running_states : max_seqs;
+    return n < ENGINE_HOST_STATES ? n : (uint32_t)ENGINE_HOST_STATES;
+}
+
+void engine_add_host_states(struct executor_plan *plan, uint32_t max_seqs)
+{
+    uint64_t n_bytes = engine_host_states(plan, max_seqs) * plan->state_slot_bytes;
+    if (plan->devices[0].is_gpu)
+        return;
+    plan->workspace_bytes += n_bytes;
+    plan->devices[0].workspace_bytes += n_bytes;
+}
+
 int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
                 struct executor_plan *out_plan, struct error *err)
 {
@@ -46,6 +61,8 @@ int engine_plan(const struct engine_config *cfg, struct checkpoint *ckpt,
     struct executor_config own = cfg->executor;
     own.splits_windows = true;
     int rc = executor_plan(ckpt, &own, &plan, err);
+    if (!rc)
+        engine_add_host_states(&plan, cfg->executor.max_seqs);
     if (!rc && cfg->draft_path) {
         rc = draft_model_plan(cfg->draft_path, &cfg->executor, plan.context_tokens, &draft, err);
         if (!rc)

@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "engine/engine_config.h"
 #include "engine/engine_stats.h"
+#include "engine/forward/executor.h"
 #include "engine/model/plan.h"
+#include "tests/unit/engine/support/support_observe.h"
 
 enum { SLOT = 1000 };
 
@@ -82,6 +84,28 @@ static void test_a_load_without_room_for_a_state_is_refused(void **state)
     assert_int_equal(cfg.executor.state_slots, 0);
 }
 
+/* Symptom: states that wait in host memory were in no plan. */
+static void test_a_plan_counts_states_in_host_memory(void **state)
+{
+    (void)state;
+    for (uint32_t n_seqs = 1; n_seqs <= 4; n_seqs++) {
+        struct checkpoint *ckpt = observe_open("qwen35");
+        struct engine_config cfg;
+        struct executor_plan whole, alone;
+        struct error err;
+        engine_config_init(&cfg);
+        cfg.executor.max_rows = cfg.max_batch_tokens;
+        cfg.executor.max_seqs = cfg.max_concurrent = n_seqs;
+        cfg.executor.kv_tokens = 256;
+        assert_int_equal(engine_plan(&cfg, ckpt, &whole, &err), 0);
+        assert_int_equal(executor_plan(ckpt, &cfg.executor, &alone, &err), 0);
+        assert_int_equal(whole.workspace_bytes - alone.workspace_bytes,
+                         (n_seqs < ENGINE_HOST_STATES ? n_seqs : ENGINE_HOST_STATES) *
+                             alone.state_slot_bytes);
+        checkpoint_close(ckpt);
+    }
+}
+
 static void test_models_without_states_are_left_alone(void **state)
 {
     (void)state;
@@ -125,6 +149,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slots_take_at_most_half_of_the_memory),
         cmocka_unit_test(test_a_load_without_room_for_a_state_is_refused),
+        cmocka_unit_test(test_a_plan_counts_states_in_host_memory),
         cmocka_unit_test(test_models_without_states_are_left_alone),
         cmocka_unit_test(test_a_state_of_qwen3_next_80b_has_75_mib),
     };
