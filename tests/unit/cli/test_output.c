@@ -61,22 +61,76 @@ static void test_units_and_enums_read_well(void **state)
                         "99");
 }
 
-/* Returns the text that output_json() writes, without the end of the line. */
+/* Takes what stdout gets between capture_begin() and capture_end(). */
+struct capture {
+    FILE *file;
+    int kept;
+};
+
+static struct capture capture_begin(void)
+{
+    struct capture capture = {tmpfile(), dup(STDOUT_FILENO)};
+    assert_non_null(capture.file);
+    fflush(stdout);
+    dup2(fileno(capture.file), STDOUT_FILENO);
+    return capture;
+}
+
+static void capture_end(struct capture *capture, char *out_text, size_t n_bytes)
+{
+    fflush(stdout);
+    dup2(capture->kept, STDOUT_FILENO);
+    close(capture->kept);
+    rewind(capture->file);
+    size_t n = fread(out_text, 1, n_bytes - 1, capture->file);
+    out_text[n] = '\0';
+    fclose(capture->file);
+}
+
+/* Returns the text that output_json() writes. */
 static void printed(const ProtobufCMessage *message, char *out_text, size_t n_bytes)
 {
-    FILE *file = tmpfile();
-    int kept = dup(STDOUT_FILENO);
-    assert_non_null(file);
-    fflush(stdout);
-    dup2(fileno(file), STDOUT_FILENO);
+    struct capture capture = capture_begin();
     output_json(message);
-    fflush(stdout);
-    dup2(kept, STDOUT_FILENO);
-    close(kept);
-    rewind(file);
-    assert_non_null(fgets(out_text, (int)n_bytes, file));
-    out_text[strcspn(out_text, "\n")] = '\0';
-    fclose(file);
+    capture_end(&capture, out_text, n_bytes);
+}
+
+static void print_table(size_t optional, const char *second, char *out_text, size_t n_bytes)
+{
+    static const char *const headers[] = {"A", "B", "C"};
+    const char *const rows[][3] = {{"1", "", "3"}, {"4", second, "6"}};
+    struct output_table table;
+    output_table_init(&table, 3, headers);
+    table.optional = optional;
+    output_table_add(&table, rows[0]);
+    output_table_add(&table, rows[1]);
+    struct capture capture = capture_begin();
+    output_table_print(&table);
+    capture_end(&capture, out_text, n_bytes);
+    output_table_fini(&table);
+}
+
+static void test_an_optional_column_appears_with_its_first_text(void **state)
+{
+    (void)state;
+    char text[256];
+    print_table(1, "", text, sizeof(text));
+    assert_string_equal(text, "A  C\n1  3\n4  6\n");
+    print_table(1, "5", text, sizeof(text));
+    assert_string_equal(text, "A  B  C\n1  -  3\n4  5  6\n");
+    print_table(0, "", text, sizeof(text));
+    assert_string_equal(text, "A  B  C\n1  -  3\n4  -  6\n");
+}
+
+static void test_states_are_used_slots_and_all(void **state)
+{
+    (void)state;
+    char text[24];
+    Sluice__Manager__V1__Replica replica = SLUICE__MANAGER__V1__REPLICA__INIT;
+    assert_string_equal(output_states_text(&replica, text), "");
+    replica.n_state_slots = 16;
+    replica.n_states_used = 3;
+    assert_string_equal(output_states_text(&replica, text), "3/16");
 }
 
 /* An answer without groups has an empty list, so that `jq '.groups[]'` works. */
@@ -103,6 +157,8 @@ int main(void)
         cmocka_unit_test(test_model_names_follow_the_pattern),
         cmocka_unit_test(test_units_and_enums_read_well),
         cmocka_unit_test(test_a_list_of_nothing_is_a_list),
+        cmocka_unit_test(test_an_optional_column_appears_with_its_first_text),
+        cmocka_unit_test(test_states_are_used_slots_and_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
