@@ -26,6 +26,7 @@ class Family:
     plus_one: bool = False  # norms lack their 1 in the checkpoint
     permuted: bool = False  # GGUF has Q and K in the order of interleaved rope
     transform: Callable = lambda name, x, c: x
+    rename: Callable = lambda name: name  # to the name that the gguf package knows
     extra: Callable = lambda c: {}  # tensors that only GGUF has
     joined: bool = False  # GGUF has Q, K and V in one tensor
     old_config: bool = False  # config.json in the spelling of transformers 4

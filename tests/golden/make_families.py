@@ -221,12 +221,13 @@ def write_gguf(name, family, model, tokens, merges, files={}):
     for hf_name, x in text_parameters(model).items():
         kind, x = files.get(hf_name, (None, x))
         suffixes = (".weight", ".bias")
-        new = names.get_name(hf_name, suffixes) or names.get_name(hf_name.removeprefix("transformer."), suffixes)
+        known = family.rename(hf_name)
+        new = names.get_name(known, suffixes) or names.get_name(known.removeprefix("transformer."), suffixes)
         if new is None:
             raise SystemExit(f"{name}: the gguf package has no name for {hf_name}")
         if family.permuted and ("q_proj." in hf_name or "k_proj." in hf_name):
             x = permute(x, c.num_attention_heads if "q_proj." in hf_name else c.num_key_value_heads)
-        if family.plus_one and hf_name.endswith("norm.weight"):
+        if family.plus_one and hf_name.endswith("norm.weight") and ".linear_attn." not in hf_name:
             x = x + np.float32(1)
         x = family.transform(hf_name, x, c)
         if new == "token_embd.weight":
@@ -234,7 +235,7 @@ def write_gguf(name, family, model, tokens, merges, files={}):
         tensors[new], kinds[new] = x, kind
     for new, x in (join_qkv(tensors) if family.joined else tensors).items():
         x = np.ascontiguousarray(x)
-        if x.ndim == 1 or "norm" in new:
+        if x.ndim == 1 or "norm" in new or "conv1d" in new:
             w.add_tensor(new, x)
         else:
             kind = kinds.get(new)

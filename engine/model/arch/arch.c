@@ -417,7 +417,8 @@ static bool mixer_is_sound(const struct arch *arch, const struct arch_mixer *m,
         (m->reach == ARCH_REACH_CHUNK && !has_param(source, ARCH_PARAM_CHUNK)) ||
         (m->has_temperature && !has_param(source, ARCH_PARAM_TEMPERATURE)))
         return false;
-    if (!attends && (m->reach || bare || m->bare_value_norm || m->has_temperature))
+    if (!attends && (m->reach || bare || m->bare_value_norm || m->has_temperature ||
+                     m->head_norm_scope || m->rope != ARCH_NO_ROPE))
         return false;
     if (m->norm_before_gate && m->mixing != ARCH_MIXING_MAMBA2 &&
         m->mixing != ARCH_MIXING_ATTENTION_MAMBA2)

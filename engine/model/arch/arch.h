@@ -272,6 +272,8 @@ extern const struct arch_source arch_experts_gguf, arch_experts_hf;
 /* The same with the names of Mixtral, and with the patterns of Qwen. */
 extern const struct arch_source arch_experts_mixtral_hf, arch_experts_qwen_gguf,
     arch_experts_qwen_hf;
+/* hybrid/arch_delta.c: the Llama block, and a gated delta net in most layers */
+extern const struct arch_source arch_delta_gguf, arch_delta_hf;
 
 /* Finds the architecture and its source by the name that a file of this format gives. NULL if there
  * is none; *out_source (may be NULL) is untouched then. */

@@ -82,9 +82,7 @@ static const struct {
     enum set set;
     int value;
 } awaited[] = {
-    /* delta net: qwen35, qwen35moe, qwen3next */
-    {SET_PARAM, ARCH_PARAM_STATE_INNER},
-    {SET_PARAM, ARCH_PARAM_STATE_TILED},
+    /* delta net: qwen3next */
     {SET_TRANSFORM, ARCH_TRANSFORM_BY_STATE_HEAD},
     /* Mamba-2 and short convolution */
     {SET_MIXING, ARCH_MIXING_MAMBA2},

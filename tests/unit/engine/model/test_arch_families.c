@@ -63,6 +63,7 @@ static const struct family {
     {&arch_ernie4_5_moe, {"ernie4_5_moe.gguf"}, false, false, 0},
     {&arch_minimax_m2, {"minimax_m2.gguf", "minimax_m2"}, false, false, 0},
     {&arch_mimo2, {"mimo2.gguf", "mimo2"}, false, false, 0},
+    {&arch_qwen35, {"qwen35.gguf", "qwen35"}, false, true, 0},
 };
 
 static struct checkpoint *ckpts[MAX_GOLDENS];
