@@ -25,6 +25,7 @@ from gguf import GGMLQuantizationType as Q
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import make_families
+from expert_groups import delta
 from torch_models.logits_file import LogitsFile
 from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 
@@ -59,9 +60,12 @@ class Family:
     peak: float = 1.5
     seeds: int = 0  # another number gives other weights
     chosen: bool = True  # False: the first model is taken, whatever rounding does to it
+    tries: int = SEEDS  # models among which the best is chosen
     weights: Callable = lambda model, rng: None  # changes the random weights
     edit: Callable = lambda folder, doc, model: None  # changes config.json and the folder
     extra: dict = dataclasses.field(default_factory=dict)  # GGUF: tensors beyond those of the model
+    # the values in the GGUF, or the tensors for a parameter that becomes several
+    change: Callable = lambda rest, x, c: x
 
 
 def config(**more):
@@ -316,6 +320,7 @@ FAMILIES |= {
     # both kinds of attention layer; dense, because others show experts over four ranks
     "mimo2_wide": wide(FAMILIES["mimo2"], head_dim=32, num_hidden_layers=2, mlp_layer_types=["dense", "dense"]),
 }  # fmt: skip
+FAMILIES |= delta.families(Family, config)
 
 
 # --- weights ---
@@ -327,7 +332,7 @@ def bf16(x):
 
 def randomize(model, family, rng):
     for name, p in list(model.named_parameters()) + list(model.named_buffers()):
-        if name.startswith("model.rotary_emb"):
+        if ".rotary_" in name:
             continue
         shape = tuple(p.shape)
         peak = family.peak if any(s in name for s in ("q_proj", "k_proj", "q_norm", "k_norm")) else 1.0
@@ -342,7 +347,7 @@ def randomize(model, family, rng):
         else:
             gain = 2.5 if "embed" in name or "lm_head" in name else max(peak, 1.3)
             gain = 4.0 if "router" in name or "mlp.gate." in name else gain
-            x = rng.standard_normal(shape) * gain / np.sqrt(shape[-1]) * rng.uniform(0.5, 1.5, (shape[0], 1))
+            x = rng.standard_normal(shape) * gain / np.sqrt(shape[-1]) * rng.uniform(0.5, 1.5, (shape[0], *[1] * (len(shape) - 1)))
         p.data = bf16(torch.from_numpy(np.asarray(x, np.float32)))
     model.tie_weights()
 
@@ -375,7 +380,7 @@ def make_model(family, name):
     c = cls.config_class(**family.config)
     c._attn_implementation = "eager"
     best, least = None, np.inf
-    for seed in range(SEEDS if family.chosen else 1):
+    for seed in range(family.tries if family.chosen else 1):
         model = cls(c).float().eval()
         rng = np.random.default_rng([*name.encode(), family.seeds, seed])
         randomize(model, family, rng)
@@ -415,7 +420,8 @@ def block_keys(w, c):
     w.add_block_count(c.num_hidden_layers)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(c.hidden_size)
-    w.add_feed_forward_length(c.intermediate_size)
+    if hasattr(c, "intermediate_size"):
+        w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count(c.num_attention_heads)
     w.add_head_count_kv(c.num_key_value_heads)
     w.add_key_length(c.head_dim)
@@ -427,6 +433,9 @@ def block_keys(w, c):
 
 def parts_of(family, c, rest, x):
     """The GGUF's tensors, without layer, of a parameter of transformers."""
+    x = family.change(rest, x, c)
+    if isinstance(x, dict):
+        return x
     if rest.endswith("experts.gate_up_proj"):
         gate, up = halves(x) if family.arch != "gpt-oss" else (x[..., 0::2].swapaxes(1, 2), x[..., 1::2].swapaxes(1, 2))
         return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
@@ -450,17 +459,19 @@ def write_gguf(name, family, model, files={}):
     """`files` has the format and the bytes of matrices that are not written as bf16."""
     w = gguf.GGUFWriter(HERE / "tiny" / f"{name}.gguf", family.arch)
     w.add_name(f"Sluice tiny {name}")
-    block_keys(w, model.config)
-    family.keys(w, model.config)
+    c = model.config.get_text_config()
+    block_keys(w, c)
+    family.keys(w, c)
     write_vocabulary(w, *tokenizer(VOCAB))
     tied = model.config.tie_word_embeddings
     for key, value in model.state_dict().items():
-        if tied and key.startswith("lm_head"):
+        if ".visual." in key or (tied and key.startswith("lm_head")):
             continue
+        key = key.replace(".language_model.", ".")
         layer = re.match(r"model\.layers\.(\d+)\.", key)
         rest = key[layer.end() :] if layer else key
         kind, value = files.get(key, (None, value.numpy()))
-        for to, x in parts_of(family, model.config, rest, value).items():
+        for to, x in parts_of(family, c, rest, value).items():
             to = f"blk.{layer[1]}.{to}" if layer else to
             if family.split and "_exps." in to:
                 for i, expert in enumerate(x):
@@ -480,7 +491,7 @@ def add_tensor(w, name, x, kind=None):
         w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)
         return
     x = np.ascontiguousarray(x, np.float32)
-    if x.ndim < 2 or name.endswith(".bias"):
+    if x.ndim < 2 or name.endswith(".bias") or "conv1d" in name:
         w.add_tensor(name, x)
     else:
         kind = MATRICES if x.shape[-1] % 32 == 0 and "_inp" not in name else Q.BF16
@@ -495,7 +506,7 @@ def write_logits(name, model):
             f.begin(ids, len(rows))
             for row in rows:
                 f.row(row, r.logits[0, row].numpy())
-    return r.logits.std(), np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions])
+    return r.logits.std(), np.mean([a[0, :, SECOND // 2 :].amax(-1).mean() for a in r.attentions if a is not None])
 
 
 def make(name):

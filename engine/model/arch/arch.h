@@ -274,6 +274,9 @@ extern const struct arch_source arch_experts_mixtral_hf, arch_experts_qwen_gguf,
     arch_experts_qwen_hf;
 /* hybrid/arch_delta.c: the Llama block, and a gated delta net in most layers */
 extern const struct arch_source arch_delta_gguf, arch_delta_hf;
+/* The key of the order of value heads in files of Ollama, and a row that reads the key. */
+#define ARCH_DELTA_OLLAMA_KEY "ssm.v_head_reordered"
+extern const struct arch_param arch_delta_ollama_params[1];
 
 /* Finds the architecture and its source by the name that a file of this format gives. NULL if there
  * is none; *out_source (may be NULL) is untouched then. */

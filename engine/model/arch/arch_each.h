@@ -53,7 +53,10 @@
     X(mimo2)
 
 /* Recurrent layers (hybrid/). */
-#define ARCH_EACH_HYBRID(X) X(qwen35)
+#define ARCH_EACH_HYBRID(X)                                                                        \
+    X(qwen35)                                                                                      \
+    X(qwen35moe)                                                                                   \
+    X(qwen3next)
 
 /* Latent attention (latent/). */
 #define ARCH_EACH_LATENT(X)

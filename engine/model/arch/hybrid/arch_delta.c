@@ -1,8 +1,9 @@
 /* arch_delta.c: the rows that families with a gated delta net share in each format, on top of the
  * Llama block. The heads of queries have gates beside them. The weights of norms lack their 1 in
  * folders, but for those of the delta net's output. In GGUF, value head h reads key head h % key
- * heads, unless the file says otherwise. Files of Ollama have keys for images, and mark layers with
- * attention by the number of their KV heads. Layers that only draft tokens are not read. */
+ * heads; files of Ollama have a key for that. These files of Ollama have keys for images, and mark
+ * layers with attention by the number of their KV heads. Layers that only draft tokens are not
+ * read. */
 #include "engine/model/arch/arch.h"
 
 /* --- GGUF --- */
@@ -35,7 +36,7 @@ static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_STATE_INNER, "ssm.inner_size", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_STATE_KEY_HEADS, "ssm.group_count", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_STATE_HEADS, "ssm.time_step_rank", ARCH_ABSENT_REFUSE, 0, 0},
-    {ARCH_PARAM_STATE_TILED, "ssm.v_head_reordered", ARCH_ABSENT_FALLBACK, 1, 0},
+    {ARCH_PARAM_STATE_TILED, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 static const struct arch_fixed_key gguf_fixed_keys[] = {
@@ -65,6 +66,10 @@ const struct arch_source arch_delta_gguf = {
     .n_fixed_keys = ARCH_N_OF(gguf_fixed_keys),
     .n_tensors = ARCH_N_OF(gguf_tensors),
     .n_patterns = ARCH_N_OF(gguf_patterns),
+};
+
+const struct arch_param arch_delta_ollama_params[] = {
+    {ARCH_PARAM_STATE_TILED, ARCH_DELTA_OLLAMA_KEY, ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
 /* --- Hugging Face --- */

@@ -23,6 +23,17 @@ static const struct arch_source sources[] = {
         .fixed_keys = hf_fixed_keys,
         .n_fixed_keys = ARCH_N_OF(hf_fixed_keys),
     },
+    {
+        .base = &arch_delta_gguf,
+        .format = "gguf",
+        .aliases = "qwen35",
+        .rope_style = ROPE_HALF,
+        .params = arch_delta_ollama_params,
+        .draft_layers = "blk.%u.",
+        .counts_drafts = true,
+        .dialect_keys = ARCH_DELTA_OLLAMA_KEY,
+        .n_params = ARCH_N_OF(arch_delta_ollama_params),
+    },
 };
 
 const struct arch arch_qwen35 = {

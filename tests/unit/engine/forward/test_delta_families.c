@@ -1,5 +1,6 @@
 /* Logits of small random checkpoints of the families with a gated delta net against transformers
- * (tests/golden/family_groups/delta.py). Pieces, ranks and other rows do not change a bit. The folder of a text model and that of the wrapper for images
+ * (tests/golden/family_groups/delta.py, tests/golden/expert_groups/delta.py). Pieces, ranks and
+ * other rows do not change a bit. The folder of a text model and that of the wrapper for images
  * give the same bits. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +20,8 @@
 
 static const struct family families[] = {
     {"qwen35", true, 4},
+    {"qwen35moe", true, 2},
+    {"qwen3next", true, 2},
 };
 
 enum { N_FAMILIES = sizeof(families) / sizeof(families[0]) };
@@ -132,6 +135,41 @@ static void test_text_model_in_the_wrapper_for_images_gives_the_same_bits(void *
     free(text);
 }
 
+/* The object of "text_config" in the wrapper's config.json, and the class of the text model. */
+static void write_text_config(const struct test_folder *folder, const char *golden,
+                              const char *class_name)
+{
+    struct strbuf config = {0};
+    size_t n = 0, depth = 0;
+    char *bytes = folder_read_golden(golden, "config.json", &n);
+    const char *at = strstr(bytes, "\"text_config\": {");
+    assert_non_null(at);
+    at = strchr(at, '{');
+    const char *end = at;
+    do {
+        depth += (*end == '{') - (*end == '}');
+        end++;
+    } while (depth);
+    strbuf_add_str(&config, "{\"architectures\": [\"");
+    strbuf_add_str(&config, class_name);
+    strbuf_add_str(&config, "\"], ");
+    strbuf_add(&config, at + 1, (size_t)(end - at) - 1);
+    folder_write(folder, "config.json", config.data, config.n_bytes);
+    strbuf_fini(&config);
+    free(bytes);
+}
+
+static void test_text_model_without_its_wrapper_gives_the_same_bits(void **state)
+{
+    struct test_folder folder;
+    (void)state;
+    folder_create(&folder);
+    write_text_config(&folder, "qwen35moe", "Qwen3_5MoeForCausalLM");
+    copy_tensors(&folder, "qwen35moe", "\"model.language_model.", "\"model.");
+    expect_same(&folder, "qwen35moe");
+    folder_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +179,7 @@ int main(void)
         cmocka_unit_test(test_gguf_gives_the_same_bits_over_ranks_and_chunks),
         cmocka_unit_test(test_rows_do_not_depend_on_others),
         cmocka_unit_test(test_text_model_in_the_wrapper_for_images_gives_the_same_bits),
+        cmocka_unit_test(test_text_model_without_its_wrapper_gives_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

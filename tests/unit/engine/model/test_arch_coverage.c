@@ -82,8 +82,6 @@ static const struct {
     enum set set;
     int value;
 } awaited[] = {
-    /* delta net: qwen3next */
-    {SET_TRANSFORM, ARCH_TRANSFORM_BY_STATE_HEAD},
     /* Mamba-2 and short convolution */
     {SET_MIXING, ARCH_MIXING_MAMBA2},
     {SET_MIXING, ARCH_MIXING_CONV},

@@ -64,6 +64,8 @@ static const struct family {
     {&arch_minimax_m2, {"minimax_m2.gguf", "minimax_m2"}, false, false, 0},
     {&arch_mimo2, {"mimo2.gguf", "mimo2"}, false, false, 0},
     {&arch_qwen35, {"qwen35.gguf", "qwen35"}, false, true, 0},
+    {&arch_qwen35moe, {"qwen35moe.gguf", "qwen35moe"}, false, true, 0},
+    {&arch_qwen3next, {"qwen3next.gguf", "qwen3next"}, false, true, 0},
 };
 
 static struct checkpoint *ckpts[MAX_GOLDENS];
@@ -114,14 +116,18 @@ static uint32_t try_mixer(const struct family *f, uint32_t i)
     return n_bad;
 }
 
-/* A softmax over the chosen experts equals one over all that is renormalised, as Mixtral's. */
+/* A softmax over the chosen experts equals one over all that is renormalised. */
+static bool renormalises(const struct family *f)
+{
+    return f->arch == &arch_mixtral || f->arch == &arch_qwen35moe || f->arch == &arch_qwen3next;
+}
+
 static uint32_t try_router(const struct family *f, uint32_t i)
 {
     struct arch arch = *f->arch;
     struct arch_router *r = &arch.ffns[i].router;
     uint32_t n_bad = 0;
-    EACH_OTHER(r->score, f->arch == &arch_mixtral ? ROUTER_SIGMOID + 1 : ROUTER_SQRT_SOFTPLUS + 1,
-               "router");
+    EACH_OTHER(r->score, renormalises(f) ? ROUTER_SIGMOID + 1 : ROUTER_SQRT_SOFTPLUS + 1, "router");
     if (r->group_score) /* without groups, nothing reads the field */
         EACH_OTHER(r->group_score, 2, "router");
     EACH_OTHER(r->weight, 2, "router");

@@ -11,187 +11,10 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "base/strbuf.h"
 #include "engine/format/checkpoint.h"
 #include "engine/model/model.h"
-#include "tests/support/names.h"
+#include "tests/unit/engine/support/support_dialect.h"
 #include "tests/unit/engine/support/support_gguf.h"
-
-/* --- writing a file again --- */
-
-enum { ALIGNMENT = 32 };
-
-/* A change of a key, by its name without the architecture. */
-struct edit {
-    const char *key;
-    const char *name;  /* the new name; NULL: the key is dropped */
-    const void *value; /* NULL: the old value stays */
-    size_t n_bytes;
-};
-
-struct dialect {
-    const char *from, *to; /* names of the architecture */
-    const struct edit *edits;
-    size_t n_edits;
-    const char *const (*tensors)[2]; /* ends of names and their replacements */
-    size_t n_tensors;
-    void (*more)(struct gguf_writer *); /* further keys; may be NULL */
-    bool images;                        /* adds a tensor of an image's part */
-};
-
-struct bytes {
-    const unsigned char *data;
-    size_t n, at;
-};
-
-static const unsigned char *take(struct bytes *b, size_t n)
-{
-    assert_true(n <= b->n - b->at);
-    b->at += n;
-    return b->data + b->at - n;
-}
-
-static uint64_t take_int(struct bytes *b, size_t n)
-{
-    uint64_t value = 0;
-    memcpy(&value, take(b, n), n);
-    return value;
-}
-
-static size_t size_of(uint32_t type)
-{
-    static const size_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-    return sizes[type];
-}
-
-static void skip_value(struct bytes *b, uint32_t type)
-{
-    if (type == GGUF_STRING) {
-        take(b, take_int(b, 8));
-    } else if (type == GGUF_ARRAY) {
-        uint32_t element = (uint32_t)take_int(b, 4);
-        for (uint64_t n = take_int(b, 8); n; n--)
-            skip_value(b, element);
-    } else {
-        take(b, size_of(type));
-    }
-}
-
-static const struct edit *find_edit(const struct dialect *d, const char *key)
-{
-    for (size_t i = 0; i < d->n_edits; i++)
-        if (strcmp(d->edits[i].key, key) == 0)
-            return &d->edits[i];
-    return NULL;
-}
-
-/* Copies a key with its value. */
-static void copy_key(struct bytes *b, const struct dialect *d, struct gguf_writer *w)
-{
-    char key[128], name[160];
-    size_t n = take_int(b, 8), n_from = strlen(d->from);
-    snprintf(key, sizeof(key), "%.*s", (int)n, (const char *)take(b, n));
-    uint32_t type = (uint32_t)take_int(b, 4);
-    size_t begin = b->at;
-    skip_value(b, type);
-    bool own = strncmp(key, d->from, n_from) == 0 && key[n_from] == '.';
-    const struct edit *edit = find_edit(d, own ? key + n_from + 1 : key);
-    if (edit && !edit->name)
-        return;
-    if (strcmp(key, "general.architecture") == 0) {
-        gguf_kv_string(w, key, d->to);
-        return;
-    }
-    snprintf(name, sizeof(name), "%s%s%s", own ? d->to : "", own ? "." : "",
-             edit  ? edit->name
-             : own ? key + n_from + 1
-                   : key);
-    gguf_kv(w, name, type);
-    if (edit && edit->value)
-        strbuf_add(&w->bytes, edit->value, edit->n_bytes);
-    else
-        strbuf_add(&w->bytes, (const char *)b->data + begin, b->at - begin);
-}
-
-static void rename_tensor(const struct dialect *d, char name[128])
-{
-    for (size_t i = 0; i < d->n_tensors; i++) {
-        size_t n = strlen(name), n_end = strlen(d->tensors[i][0]);
-        if (n < n_end || strcmp(name + n - n_end, d->tensors[i][0]) != 0)
-            continue;
-        snprintf(name + n - n_end, 128 - (n - n_end), "%s", d->tensors[i][1]);
-        return;
-    }
-}
-
-static char *read_golden(const char *name, size_t *out_n)
-{
-    char path[256], part[4096];
-    struct strbuf buf = {0};
-    size_t n;
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s.gguf", SLUICE_SOURCE_DIR, name);
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("%s is missing", path);
-    while ((n = fread(part, 1, sizeof(part), file)) > 0)
-        strbuf_add(&buf, part, n);
-    fclose(file);
-    *out_n = buf.n_bytes;
-    return strbuf_take(&buf);
-}
-
-/* Opens the golden file in the dialect. *out_data is the offset of the first weight. */
-static struct checkpoint *open_again(const char *golden, const struct dialect *d,
-                                     uint64_t *out_data)
-{
-    struct bytes b = {0};
-    struct gguf_writer w = {0};
-    struct checkpoint *c = NULL;
-    struct error err = {0};
-    char *file = read_golden(golden, &b.n);
-    b.data = (const unsigned char *)file;
-    take(&b, 8);
-    uint64_t n_tensors = take_int(&b, 8), n_keys = take_int(&b, 8);
-    gguf_begin(&w);
-    for (uint64_t i = 0; i < n_keys; i++)
-        copy_key(&b, d, &w);
-    if (d->more)
-        d->more(&w);
-    for (uint64_t i = 0; i < n_tensors; i++) {
-        char name[128];
-        uint64_t dims[4] = {0};
-        size_t n = take_int(&b, 8);
-        snprintf(name, sizeof(name), "%.*s", (int)n, (const char *)take(&b, n));
-        uint32_t n_dims = (uint32_t)take_int(&b, 4);
-        for (uint32_t k = 0; k < n_dims; k++)
-            dims[k] = take_int(&b, 8);
-        uint32_t type = (uint32_t)take_int(&b, 4);
-        rename_tensor(d, name);
-        gguf_tensor(&w, name, type, n_dims, dims, take_int(&b, 8));
-    }
-    if (d->images) {
-        static const uint64_t dims[] = {4};
-        uint64_t begin = (b.at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        uint64_t end = (b.n - begin + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        gguf_tensor(&w, "v.patch_embedding.weight", GGML_F32, 1, dims, end);
-        gguf_tensor(&w, "mm.mm_input_projection.weight", GGML_F32, 1, dims, end + ALIGNMENT);
-    }
-    b.at = (b.at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    while (w.bytes.n_bytes % ALIGNMENT)
-        strbuf_add_char(&w.bytes, '\0');
-    *out_data = w.bytes.n_bytes;
-    strbuf_add(&w.bytes, file + b.at, b.n - b.at);
-    while (d->images && w.bytes.n_bytes % ALIGNMENT)
-        strbuf_add_char(&w.bytes, '\0');
-    for (int i = 0; d->images && i < ALIGNMENT + 16; i++)
-        strbuf_add_char(&w.bytes, '\0');
-    gguf_finish(&w);
-    if (gguf_open(&w, &c, &err) != 0)
-        fail_msg("%s as %s: %s", golden, d->to, err.message);
-    gguf_writer_fini(&w);
-    free(file);
-    return c;
-}
 
 /* --- comparison --- */
 
@@ -204,7 +27,7 @@ struct opened {
 static void open_model(const char *golden, const struct dialect *d, struct opened *out)
 {
     struct error err = {0};
-    out->ckpt = open_again(golden, d, &out->data);
+    out->ckpt = dialect_open(golden, d, &out->data);
     if (model_init(&out->model, out->ckpt, NULL, &err) != 0)
         fail_msg("%s as %s: %s", golden, d->to, err.message);
 }
@@ -259,8 +82,8 @@ static void compare(const char *golden, const struct dialect *plain, const struc
 static void test_gptoss_when_written_by_ollama_then_the_same_model(void **state)
 {
     (void)state;
-    static const struct edit edits[] = {{"expert_feed_forward_length", NULL, NULL, 0},
-                                        {"rope.scaling.type", NULL, NULL, 0}};
+    static const struct dialect_edit edits[] = {{"expert_feed_forward_length", NULL, NULL, 0},
+                                                {"rope.scaling.type", NULL, NULL, 0}};
     static const char *const tensors[][2] = {
         {".attn_sinks.weight", ".attn_sinks"},
         {".attn_output.weight", ".attn_out.weight"},
@@ -287,7 +110,7 @@ static void image_keys(struct gguf_writer *w)
     gguf_kv_u32(w, "gemma3.mm.tokens_per_image", 256);
 }
 
-static const struct edit gemma3_plain[] = {
+static const struct dialect_edit gemma3_plain[] = {
     {"context_length", "context_length", &long_context, sizeof(long_context)},
     {"attention.layer_norm_rms_epsilon", "attention.layer_norm_rms_epsilon", &epsilon,
      sizeof(epsilon)},
@@ -298,7 +121,7 @@ static const struct edit gemma3_plain[] = {
 static void test_gemma3_when_written_by_ollama_then_scaled_by_8(void **state)
 {
     (void)state;
-    static const struct edit edits[] = {
+    static const struct dialect_edit edits[] = {
         {"context_length", "context_length", &long_context, sizeof(long_context)},
         {"attention.layer_norm_rms_epsilon", NULL, NULL, 0},
         {"rope.freq_base", "rope.global.freq_base", NULL, 0},
@@ -317,12 +140,12 @@ static void test_gemma3_when_written_by_ollama_then_scaled_by_8(void **state)
 static void test_gemma3_when_the_context_is_short_or_the_file_plain_then_not_scaled(void **state)
 {
     (void)state;
-    static const struct edit edits[] = {
+    static const struct dialect_edit edits[] = {
         {"rope.freq_base", "rope.global.freq_base", NULL, 0},
         {"rope.scaling.type", NULL, NULL, 0},
         {"rope.scaling.factor", NULL, NULL, 0},
     };
-    static const struct edit plain[] = {
+    static const struct dialect_edit plain[] = {
         {"context_length", "context_length", &long_context, sizeof(long_context)},
         {"rope.scaling.type", NULL, NULL, 0},
         {"rope.scaling.factor", NULL, NULL, 0},
@@ -350,7 +173,7 @@ static void mistral_images(struct gguf_writer *w)
 static void test_mistral3_when_written_by_ollama_then_the_same_model(void **state)
 {
     (void)state;
-    static const struct edit edits[] = {
+    static const struct dialect_edit edits[] = {
         {"rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast", NULL, 0},
         {"rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow", NULL, 0},
         {"rope.scaling.yarn_log_multiplier", "rope.scaling.mscale_all_dim", NULL, 0},
@@ -362,6 +185,119 @@ static void test_mistral3_when_written_by_ollama_then_the_same_model(void **stat
     compare("ministral3", &plain, &ollama);
 }
 
+/* --- Qwen3.5 and Qwen3-Next --- */
+
+/* Arrays as they stand in a file: the elements' type, their number, the elements. */
+static const unsigned char two_kinds[] = {GGUF_BOOL, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0};
+static const unsigned char three_sections[] = {GGUF_I32, 0, 0, 0, 3,  0, 0, 0, 0,  0, 0, 0,
+                                               11,       0, 0, 0, 11, 0, 0, 0, 10, 0, 0, 0};
+static const uint32_t two_layers = 2;
+
+/* Ollama leaves out the layers that only draft tokens. */
+static const struct dialect_edit delta_plain[] = {
+    {"block_count", "block_count", &two_layers, sizeof(two_layers)},
+    {"nextn_predict_layers", NULL, NULL, 0},
+    {"attention.recurrent_layers", "attention.recurrent_layers", two_kinds, sizeof(two_kinds)},
+};
+static const char *const delta_plain_tensors[][2] = {
+    {"blk.2.nextn.enorm.weight", "mtp.norm.weight"},
+};
+static const struct dialect_edit delta_ollama[] = {
+    {"block_count", "block_count", &two_layers, sizeof(two_layers)},
+    {"nextn_predict_layers", NULL, NULL, 0},
+    {"attention.recurrent_layers", NULL, NULL, 0},
+    {"attention.head_count_kv", NULL, NULL, 0},
+    {"rope.dimension_sections", "rope.dimension_sections", three_sections, sizeof(three_sections)},
+};
+static const char *const delta_ollama_tensors[][2] = {
+    {"blk.2.nextn.enorm.weight", "mtp.norm.weight"},
+    {".ssm_dt.bias", ".ssm_dt"},
+};
+
+static void delta_keys(struct gguf_writer *w, const char *arch)
+{
+    static const int32_t heads[] = {0, 1}, sections[] = {11, 11, 10};
+    char key[64];
+#define KEY(name) (snprintf(key, sizeof(key), "%s.%s", arch, (name)), key)
+    gguf_kv_i32s(w, KEY("attention.head_count_kv"), heads, 2);
+    gguf_kv_i32s(w, KEY("mrope_sections"), sections, 3);
+    gguf_kv_i32s(w, KEY("rope.mrope_section"), sections, 3);
+    gguf_kv_bool(w, KEY("rope.mrope_interleaved"), 1);
+    gguf_kv_u32(w, KEY("vision.block_count"), 27);
+    gguf_kv_u32(w, KEY("image_token_id"), 248056);
+    gguf_kv_u32(w, KEY("vision_start_token_id"), 248053);
+    gguf_kv_u32(w, KEY("vision_end_token_id"), 248054);
+#undef KEY
+}
+
+static void qwen35_ollama(struct gguf_writer *w)
+{
+    delta_keys(w, "qwen35");
+    gguf_kv_bool(w, "qwen35.ssm.v_head_reordered", 1);
+}
+
+static void qwen35moe_ollama(struct gguf_writer *w)
+{
+    delta_keys(w, "qwen35moe");
+    gguf_kv_bool(w, "qwen35moe.ssm.v_head_reordered", 1);
+    gguf_kv_bool(w, "qwen35moe.norm_top_k_prob", 1);
+}
+
+static void qwen3next_ollama(struct gguf_writer *w)
+{
+    delta_keys(w, "qwen35moe");
+    gguf_kv_bool(w, "qwen35moe.norm_top_k_prob", 1);
+}
+
+/* The file marks layers with attention by the number of their KV heads. Symptom: such a file was
+ * refused for its keys, and its layers were those of the interval. */
+static void test_qwen35_when_written_by_ollama_then_the_same_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *golden, *to;
+        void (*more)(struct gguf_writer *);
+    } rows[] = {
+        {"qwen35", "qwen35", qwen35_ollama},
+        {"qwen35moe", "qwen35moe", qwen35moe_ollama},
+        {"qwen3next", "qwen35moe", qwen3next_ollama}, /* Ollama has one name for both */
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const struct dialect plain = {.from = rows[i].golden,
+                                      .to = rows[i].golden,
+                                      EDITS(delta_plain),
+                                      .tensors = delta_plain_tensors,
+                                      .n_tensors = COUNT(delta_plain_tensors)};
+        const struct dialect ollama = {.from = rows[i].golden,
+                                       .to = rows[i].to,
+                                       EDITS(delta_ollama),
+                                       .tensors = delta_ollama_tensors,
+                                       .n_tensors = COUNT(delta_ollama_tensors),
+                                       .more = rows[i].more,
+                                       .images = true};
+        compare(rows[i].golden, &plain, &ollama);
+    }
+}
+
+static void grouped(struct gguf_writer *w)
+{
+    gguf_kv_bool(w, "qwen35.ssm.v_head_reordered", 0);
+}
+
+/* The order of the value heads is the file's. */
+static void test_qwen35_when_heads_are_not_reordered_then_grouped(void **state)
+{
+    (void)state;
+    const struct dialect files[] = {{.from = "qwen35", .to = "qwen35"},
+                                    {.from = "qwen35", .to = "qwen35", .more = grouped}};
+    for (size_t i = 0; i < COUNT(files); i++) {
+        struct opened o;
+        open_model("qwen35", &files[i], &o);
+        assert_int_equal(o.model.shape.state.tiled, i == 0);
+        close_model(&o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +305,8 @@ int main(void)
         cmocka_unit_test(test_gemma3_when_written_by_ollama_then_scaled_by_8),
         cmocka_unit_test(test_gemma3_when_the_context_is_short_or_the_file_plain_then_not_scaled),
         cmocka_unit_test(test_mistral3_when_written_by_ollama_then_the_same_model),
+        cmocka_unit_test(test_qwen35_when_written_by_ollama_then_the_same_model),
+        cmocka_unit_test(test_qwen35_when_heads_are_not_reordered_then_grouped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
