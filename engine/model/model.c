@@ -12,6 +12,7 @@
 #include "engine/model/model_find.h"
 #include "engine/model/model_rows.h"
 #include "engine/model/shape_keys.h"
+#include "engine/model/shape_layers.h"
 
 enum {
     N_LAYER_SLOTS = N_ARCH_SLOTS - ARCH_FIRST_LAYER_SLOT,
@@ -230,6 +231,15 @@ static bool ffn_has(const struct arch_ffn *ffn, enum arch_slot slot)
     return slot >= ARCH_LAYER_GATE || ffn->body != ARCH_FFN_NONE;
 }
 
+/* True if the kind of the layer's mixer decides whether the layer has the slot. */
+static bool depends_on_mixer(const struct model *model, enum arch_slot slot)
+{
+    bool lacks = false;
+    for (uint32_t i = 0; i < model->arch->n_mixers; i++)
+        lacks |= !mixer_has(model->arch->mixers[i].mixing, slot);
+    return lacks && slot >= ARCH_FIRST_LAYER_SLOT && slot < ARCH_FFN_NORM;
+}
+
 /* True if the layer's kind has the slot. */
 static bool layer_has(const struct model_layer *layer, enum arch_slot slot)
 {
@@ -330,9 +340,34 @@ static int check_expert(const struct model *model, const struct arch_tensor *row
     return 0;
 }
 
-static int bind_tensor(struct model *model, const struct arch_tensor *row, uint32_t layer,
-                       uint32_t expert, bool *bound, struct error *err)
+/* The search for tensors. `bound` has an element for each tensor of the file. */
+struct binding {
+    struct model *model;
+    const char *prefix; /* before the names of keys */
+    bool *bound;
+};
+
+/* A layer without a tensor that its kind needs: the error names the key that gives the kind. */
+static int missing_tensor(const struct binding *b, const struct arch_tensor *row, uint32_t layer,
+                          const char *name, struct error *err)
 {
+    const struct model *model = b->model;
+    struct shape_reader r = {.ckpt = model->ckpt,
+                             .arch = model->arch,
+                             .source = &model->source,
+                             .prefix = b->prefix,
+                             .err = err};
+    if (!depends_on_mixer(model, row->slot) || !shape_layers_find_key(&r, ARCH_PART_MIXER))
+        return checkpoint_missing_tensor(model->ckpt, name, err);
+    return checkpoint_bad_key(model->ckpt, r.key, err,
+                              "layer %" PRIu32 " is \"%s\", and the file has no tensor \"%s\"",
+                              layer, model->shape.layers[layer].mixer->name, name);
+}
+
+static int bind_tensor(const struct binding *b, const struct arch_tensor *row, uint32_t layer,
+                       uint32_t expert, struct error *err)
+{
+    struct model *model = b->model;
     char name[MAX_TENSOR_NAME];
     const struct checkpoint_tensor *tensor;
     const struct checkpoint_tensor *first =
@@ -341,7 +376,7 @@ static int bind_tensor(struct model *model, const struct arch_tensor *row, uint3
         return 0;
     int rc = locate_tensor(model, row, layer, expert, name, &tensor, err);
     if (!rc && !tensor && (first || is_required(model, row)))
-        return checkpoint_missing_tensor(model->ckpt, name, err);
+        return missing_tensor(b, row, layer, name, err);
     if (rc || !tensor)
         return rc;
     rc = check_tensor(model, row, layer, tensor, err);
@@ -351,22 +386,22 @@ static int bind_tensor(struct model *model, const struct arch_tensor *row, uint3
     if (rc)
         return rc;
     *tensor_entry(model, row->slot, layer, expert) = tensor;
-    bound[tensor - checkpoint_tensor_at(model->ckpt, 0)] = true;
+    b->bound[tensor - checkpoint_tensor_at(model->ckpt, 0)] = true;
     if (arch_is_by_head(row))
         *head_entry(model, row->slot, layer, expert) = tensor;
     return 0;
 }
 
-static int bind_row(struct model *model, const struct arch_tensor *row, bool *bound,
-                    struct error *err)
+static int bind_row(const struct binding *b, const struct arch_tensor *row, struct error *err)
 {
+    const struct model *model = b->model;
     bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
     uint32_t n_layers = global ? 1 : model->shape.n_layers;
     for (uint32_t layer = 0; layer < n_layers; layer++) {
         if (!global && !layer_has(&model->shape.layers[layer], row->slot))
             continue;
         for (uint32_t expert = 0; expert < n_parts(model, row, layer); expert++) {
-            int rc = bind_tensor(model, row, layer, expert, bound, err);
+            int rc = bind_tensor(b, row, layer, expert, err);
             if (rc)
                 return rc;
         }
@@ -436,7 +471,7 @@ static int out_of_memory(size_t n_slots, struct error *err)
                      n_slots);
 }
 
-static int bind_tensors(struct model *model, struct error *err)
+static int bind_tensors(struct model *model, const char *prefix, struct error *err)
 {
     const struct arch_source *source = &model->source;
     size_t n_slots = slot_index(N_ARCH_SLOTS, model->shape.n_layers - 1);
@@ -451,8 +486,9 @@ static int bind_tensors(struct model *model, struct error *err)
     if (!model->tensors || (n_experts && !model->expert_tensors) ||
         (n_heads && !model->head_tensors) || !bound)
         rc = out_of_memory(n_slots + n_experts + n_heads, err);
+    const struct binding b = {.model = model, .prefix = prefix, .bound = bound};
     for (uint32_t i = 0; !rc && i < source->n_tensors; i++)
-        rc = bind_row(model, &source->tensors[i], bound, err);
+        rc = bind_row(&b, &source->tensors[i], err);
     if (!rc)
         rc = tie_output(model, err);
     if (!rc)
@@ -477,7 +513,7 @@ int model_init(struct model *model, const struct checkpoint *ckpt, const struct 
                          model->arch->name, model->source.format);
     rc = shape_read(ckpt, model->arch, &model->source, prefix, &model->shape, err);
     if (!rc)
-        rc = bind_tensors(model, err);
+        rc = bind_tensors(model, prefix, err);
     if (!rc)
         rc = shape_keys_check_tensors(model, prefix, err);
     if (!rc)

@@ -10,6 +10,7 @@
 #include "engine/format/checkpoint.h"
 #include "engine/model/shape_keys.h"
 #include "engine/model/shape_layers.h"
+#include "engine/model/shape_mixers.h"
 #include "engine/model/shape_reader.h"
 
 static uint32_t at_most(uint32_t n, uint32_t limit)
@@ -485,6 +486,8 @@ int shape_read(const struct checkpoint *ckpt, const struct arch *arch,
         rc = read_ropes(&r, &shape);
     if (!rc)
         rc = read_activation(&r, &shape);
+    if (!rc)
+        rc = shape_mixers_check_activation(&r, &shape);
     if (!rc)
         rc = read_residual(&r, &shape);
     if (!rc)

@@ -74,6 +74,18 @@ bool shape_layers_take(const struct shape_reader *r, const char *full, const cha
     return false;
 }
 
+bool shape_layers_find_key(struct shape_reader *r, enum arch_part part)
+{
+    struct checkpoint_array ignored;
+    for (uint32_t i = r->source->n_patterns; i > 0; i--) {
+        const struct arch_pattern *p = &r->source->patterns[i - 1];
+        if (p->part == part && p->key && shape_reader_find(r, p->key) &&
+            has_form(r, r->key, p->form, &ignored))
+            return true;
+    }
+    return false;
+}
+
 /* The number of a row's key. A negative number of ARCH_PATTERN_AFTER stands for the last layer. */
 static int read_n(struct shape_reader *r, const struct arch_pattern *p, uint64_t *n)
 {

@@ -1,5 +1,5 @@
 /* shape_layers.h: chooses the kinds of layers by the source's patterns, and reads their numbers.
- * Internal to shape.c. */
+ * Internal to the room. */
 #pragma once
 
 #include "engine/model/shape_reader.h"
@@ -11,3 +11,6 @@ int shape_layers_read(struct shape_reader *r, struct model_shape *s);
 /* True if a pattern with this key knows the form of the key's value. `full` is the key with its
  * prefix. */
 bool shape_layers_take(const struct shape_reader *r, const char *full, const char *key);
+
+/* Writes the file's key that gives layers their mixers or FFNs to r->key. False if no key does. */
+bool shape_layers_find_key(struct shape_reader *r, enum arch_part part);

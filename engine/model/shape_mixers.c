@@ -17,6 +17,19 @@ static enum arch_mixing find_state(const struct model_shape *s)
     return ARCH_MIXING_NONE;
 }
 
+/* The file's key of a parameter; the first of its keys if the file has none, and `none` without a
+ * row. */
+static const char *key_of(const struct shape_reader *r, enum arch_param_id id, const char *none,
+                          struct shape_reader *scratch)
+{
+    const struct arch_param *row = arch_find_param(r->source, id, 0);
+    *scratch = *r;
+    if (!row || !row->key)
+        return none;
+    shape_reader_find(scratch, row->key);
+    return scratch->key;
+}
+
 /* The dimension of a head, from the values of all heads where the source has their number. */
 static int read_head_dim(struct shape_reader *r, struct model_state *state)
 {
@@ -33,18 +46,19 @@ static int read_head_dim(struct shape_reader *r, struct model_state *state)
         return rc;
     if (!state->head_dim || state->head_dim > MODEL_MAX_STATE_DIM ||
         (inner && inner != state->n_heads * state->head_dim)) {
-        const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_STATE_INNER, 0);
-        if (row && row->key)
-            shape_reader_find(r, row->key);
-        return checkpoint_bad_key(r->ckpt, r->key, r->err,
-                                  "%" PRIu32 " values are not %" PRIu32 " heads of 1 to %d", inner,
-                                  state->n_heads, MODEL_MAX_STATE_DIM);
+        struct shape_reader values, heads;
+        const char *key = key_of(r, ARCH_PARAM_STATE_INNER, r->key, &values);
+        return checkpoint_bad_key(
+            r->ckpt, key, r->err,
+            "%" PRIu32 " values are not %" PRIu32 " heads (key \"%s\") of 1 to %d", inner,
+            state->n_heads, key_of(r, ARCH_PARAM_STATE_HEADS, "", &heads), MODEL_MAX_STATE_DIM);
     }
     return 0;
 }
 
 static int read_state_heads(struct shape_reader *r, struct model_state *state)
 {
+    struct shape_reader heads;
     int rc = shape_reader_u32(r, ARCH_PARAM_STATE_HEADS, 0, 1, MODEL_MAX_HEADS, 0, &state->n_heads);
     if (!rc && !state->n_heads)
         return error_set(r->err, STATUS_INTERNAL, "architecture %s: no row for the state's heads",
@@ -61,9 +75,10 @@ static int read_state_heads(struct shape_reader *r, struct model_state *state)
         rc = shape_reader_u32(r, ARCH_PARAM_STATE_KEY_HEADS, 0, 1, MODEL_MAX_HEADS, state->n_heads,
                               &state->n_key_heads);
     if (!rc && state->n_heads % state->n_key_heads)
-        rc = checkpoint_bad_key(r->ckpt, r->key, r->err,
-                                "%" PRIu32 " key heads do not divide the %" PRIu32 " heads",
-                                state->n_key_heads, state->n_heads);
+        rc = checkpoint_bad_key(
+            r->ckpt, r->key, r->err,
+            "%" PRIu32 " key heads do not divide the %" PRIu32 " heads (key \"%s\")",
+            state->n_key_heads, state->n_heads, key_of(r, ARCH_PARAM_STATE_HEADS, "", &heads));
     return rc;
 }
 
@@ -81,6 +96,18 @@ int shape_mixers_read_states(struct shape_reader *r, struct model_shape *s)
     state->n_heads = 1;
     state->head_dim = s->hidden_dim;
     return 0;
+}
+
+int shape_mixers_check_activation(struct shape_reader *r, const struct model_shape *s)
+{
+    const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_ACTIVATION, 0);
+    if (find_state(s) != ARCH_MIXING_DELTA || !s->has_activation ||
+        s->activation == ACTIVATION_SILU || !row || !row->key)
+        return 0;
+    shape_reader_find(r, row->key);
+    return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                  "a gated delta net with this activation is not known, only one "
+                                  "with \"silu\"; use a model with that activation");
 }
 
 /* --- latent attention --- */

@@ -10,3 +10,7 @@ int shape_mixers_read_states(struct shape_reader *r, struct model_shape *s);
 /* Fills s->latent and the numbers of layer i, whose mixer is latent attention. */
 int shape_mixers_read_latent(struct shape_reader *r, struct model_shape *s, uint32_t i,
                              struct model_layer *layer);
+
+/* A gated delta net convolves with SiLU. Refuses another activation, which the file's key would
+ * give its convolution, too. The shape's activation has been read. */
+int shape_mixers_check_activation(struct shape_reader *r, const struct model_shape *s);
