@@ -6,7 +6,7 @@ vocabulary. The head dimension is not hidden size / heads where the class has a 
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "relu", "relu2")
 
 
@@ -64,6 +64,10 @@ def widen(config):
     put(72 if "head_dim" in config else 256, "hidden_size", "n_embd", "d_model")
     put(32, "head_dim")
     put(16, "rotary_dim")
+    put(4, "linear_num_key_heads")
+    put(8, "linear_num_value_heads")
+    put(20, "linear_value_head_dim")
+    put([LINEAR, FULL], "layer_types") if "linear_num_key_heads" in config else None
     put(2, "num_hidden_layers", "n_layer", "n_layers")
     rope = config.get("rope_parameters") or {}
     if "mrope_section" in rope:
@@ -171,3 +175,20 @@ TYPED = {
 
 
 BIAS = flags("attention_bias")
+
+
+def delta(rng, c):
+    """Sizes of a gated delta net, and of attention whose heads turn in part. Layers have either, in any order."""
+    keys = int(pick(rng, 1, 2, 3))
+    return c | dict(
+        head_dim=int(pick(rng, 8, 16, 24)), rope_parameters=c["rope_parameters"] | dict(partial_rotary_factor=0.25),
+        linear_num_key_heads=keys, linear_num_value_heads=keys * int(pick(rng, 1, 2, 3)), linear_key_head_dim=int(pick(rng, 4, 7, 16)),
+        linear_value_head_dim=int(pick(rng, 5, 12, 24)), linear_conv_kernel_dim=int(pick(rng, 2, 3, 4, 7)),
+        layer_types=[LINEAR, *(pick(rng, LINEAR, FULL) for _ in range(c["num_hidden_layers"]))], num_hidden_layers=c["num_hidden_layers"] + 1)
+
+
+STATES = {
+    "interval": Change(dict(layer_types=None, num_hidden_layers=5)), "attention alone": Change(lambda rng, c: dict(
+        layer_types=[FULL] * c["num_hidden_layers"])), "no attention": Change(lambda rng, c: dict(layer_types=[LINEAR] * c["num_hidden_layers"])),
+    "one key head": Change(dict(linear_num_key_heads=1, linear_num_value_heads=5)), "act": Change(dict(hidden_act="gelu"), "hidden_act"),
+}

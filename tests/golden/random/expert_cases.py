@@ -1,6 +1,6 @@
 """The rows of cases.py for families with experts."""
 
-from common import BIAS, GELU, ORIGINAL, ROPES, TIED, Case, Change, dense, dense_square, kinds, pick, rope, window
+from common import BIAS, GELU, ORIGINAL, ROPES, STATES, TIED, Case, Change, delta, dense, dense_square, kinds, pick, rope, window
 
 
 def experts(sizes, width="moe_intermediate_size", number="num_experts", **more):
@@ -30,6 +30,12 @@ EXPERT_CASES = {
             use_sliding_window=True, sliding_window=9), "use_sliding_window|layer_types")}),
     "qwen3moe": Case("Qwen3MoeForCausalLM", experts(dense), TIED | ALL | RENORM | SPARSE | GELU | BIAS | ROPES | {
         "window": Change(dict(use_sliding_window=True, sliding_window=9), "sliding_window")}),
+    "qwen35moe": Case("Qwen3_5MoeForCausalLM", experts(lambda rng: delta(rng, dense(rng)), shared_expert_intermediate_size=shared),
+                      TIED | ALL | STATES | BIAS, plus_one=True),
+    "qwen3next": Case("Qwen3NextForCausalLM", experts(lambda rng: delta(rng, dense(rng)), shared_expert_intermediate_size=shared),
+                      TIED | ALL | RENORM | STATES | BIAS | {
+        "every second": Change(dict(decoder_sparse_step=2), "decoder_sparse_step"),
+        "some dense": Change(dict(mlp_only_layers=[0]), "mlp_only_layers")}, plus_one=True),
     "gpt_oss": Case("GptOssForCausalLM", experts(dense, "intermediate_size", rope_parameters=rope(
         9000.0, "yarn", factor=4.0, truncate=False, beta_fast=32.0, beta_slow=1.0, **ORIGINAL), sliding_window=16, **LOCAL), TIED | ALL | {
             "kinds": Change(kinds), "plain rope": Change(dict(rope_parameters=rope(9000.0)), "rope_type"),
