@@ -60,8 +60,8 @@ part_sanitizers() {
     SLUICE_TEST_STEP=4 run "unit tests under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 3 \
         -LE "model|accuracy|simt"
     # The leak sanitizer cannot read the thread-local storage of modules that the emulator loads.
-    LSAN_OPTIONS=use_tls=0:print_suppressions=0 SLUICE_TEST_STEP=16 run "the CUDA backend in the emulated GPU under ASan + UBSan" ctest --test-dir build/asan --output-on-failure \
-        --timeout 1500 -j 2 -L simt
+    LSAN_OPTIONS=use_tls=0:print_suppressions=0 SLUICE_TEST_STEP=16 run "the CUDA backend in the emulated GPU under ASan + UBSan" \
+        ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2 -L simt
     run "configure asan for whole programs" cmake --preset asan -DSLUICE_PLAIN_KERNELS=ON
     run "build asan for whole programs" build asan
     run "unit tests with the sample model under ASan + UBSan" ctest --test-dir build/asan --output-on-failure --timeout 1500 -j 2 \
