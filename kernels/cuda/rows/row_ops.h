@@ -83,7 +83,7 @@ BLOCK_FN void embed_codes_row(const struct block *b, float *y, const uint8_t *co
 BLOCK_FN void add_row(const struct block *b, float *y, const float *x, uint32_t n, float factor)
 {
     for (uint32_t i = b->tid; i < n; i += ROW_BATCH * b->n_threads) {
-        float sums[ROW_BATCH];
+        float sums[ROW_BATCH] = {0};
         BLOCK_UNROLL_FEW
         for (uint32_t j = 0; j < ROW_BATCH; j++) {
             uint32_t at = i + j * b->n_threads;
