@@ -8,7 +8,8 @@
  * are fetched into L2 in that time. Short rows share a block. Rows beyond NORM_CHUNK are loaded in
  * pieces, twice (layer norm: three times). Bytes: 8·m·n + 4·n (8·n with a bias). */
 /* Limits that tests/lint/ptxas.sh checks:
- *    ptxas: norm.cu norm_blocks registers 80
+ *    ptxas: norm.cu norm_blocks registers 96
+ *    ptxas: norm.cu norm_blocks on sm_90a registers 80
  */
 #pragma once
 

@@ -22,7 +22,8 @@
  * ptxas: attention_prefill.cu codesELj64E registers 240 shared 1024
  * ptxas: attention_prefill.cu (bf16|halvesE|codesE)Lj(128|192)E registers 255 shared 1024
  * ptxas: attention_prefill.cu (bf16|halvesE)Lj256E registers 255 shared 1024
- * ptxas: attention_prefill.cu codesELj256E registers 255 shared 1024 stack 32 spill 80
+ * ptxas: attention_prefill.cu codesELj256E registers 255 shared 1024 stack 40 spill 112
+ * ptxas: attention_prefill.cu codesELj256E on sm_90a registers 255 shared 1024 stack 32 spill 80
  * (256 threads may have 255 registers each. Only caches of codes with heads of 256 spill.)
  * ptxas: attention_prefill_alibi.cu attention_prefill registers 255 shared 1024 stack 32 spill 80
  * ptx: attention_prefill.cu attention_prefill mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32

@@ -10,7 +10,11 @@
  * draw without cuts, or min-p: 8·V. top-k: 12·V. top-p: 16·V, or 20·V if more than 2,048 tokens
  * stay. Log-probabilities: 4·V more; a list of the likeliest tokens: 12·V more.
  *
- *     ptxas: sample.cu sample_pass registers 64 shared 45056
+ * On sm_80 a few words of sample_pass spill: two blocks of 512 threads leave 64 registers to each
+ * thread.
+ *
+ *     ptxas: sample.cu sample_pass registers 64 shared 45056 stack 8 spill 112
+ *     ptxas: sample.cu sample_pass on sm_90a registers 64 shared 45056
  *     ptxas: sample.cu sample_plain registers 64 shared 45056 */
 #pragma once
 
