@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from conftest import BIN, ROOT, Sluice, free_port, names, patience, until
-from log_events import NOT_HANDED_OVER, REPLICA_ENDED, REPLICA_LOST, SETTINGS_NOT_RELOADED, SETTINGS_RELOADED, SIGNAL, logged
+from log_events import NOT_HANDED_OVER, REPLICA_ENDED, REPLICA_LINKED, REPLICA_LOST, SETTINGS_NOT_RELOADED, SETTINGS_RELOADED, SIGNAL, logged
 
 
 class Serving(Sluice):
@@ -552,6 +552,7 @@ def test_an_end_that_was_asked_for_is_no_loss(serving):
         s.cli(*(word(s) if callable(word) else word for word in command))
     s.wait(lambda: len(logged(s.logged("server"), REPLICA_ENDED, level="info")) >= 5, 10, "their ends are logged")
     assert losses() == 0 and not logged(s.logged("server"), REPLICA_LOST)
+    s.wait(lambda: logged(s.logged("server"), REPLICA_LINKED, replica=ready_replica(s)), 10, "the server has a link, which it can lose")
     (worker,) = ready_pids(s)
     os.kill(worker, signal.SIGKILL)
     s.wait(lambda: losses() == 1, 10, "a death is a loss")
