@@ -3,7 +3,9 @@
  *
  *   bench_attention [--kernels auto] [--threads 2] [--ms 100] [--head-dim 64] [--heads 9]
  *                   [--kv-heads 3] [--layers 30] [--depth 0] [--between 3072] [--dtype all]
+ *                   [--latent 0]
  *
+ * --latent: V is the first so many elements of K, as with latent attention; 0: V has its own cache.
  * --depth: a single depth; 0: 128, 512 and 4096. A pass goes through all layers, each with its own
  * cache. Before each layer, a pass reads --between KiB of other memory, as a step reads weights. So
  * the layer's cache has left the processor's cache. The columns are µs of one layer, bytes of K and
@@ -38,6 +40,7 @@ struct setup {
     const char *kernels;
     uint32_t threads, ms, head_dim, n_heads, n_kv, n_layers, depth, between;
     const char *dtype;
+    uint32_t latent;
 };
 
 /* Memory that is read between layers. */
@@ -106,14 +109,15 @@ static void make_caches(struct bench *b, enum dtype type, uint32_t n_seqs, uint3
     uint32_t n_blocks = n_seqs * ((depth + BLOCK - 1) / BLOCK), cols = s->n_kv * s->head_dim;
     size_t bytes = (size_t)n_blocks * BLOCK * s->n_kv * ops_kv_vector_bytes(type, s->head_dim);
     for (uint32_t l = 0; l < s->n_layers; l++) {
-        b->layers[l] = (struct kv_layer){take(bytes), take(bytes), type,        n_blocks,
-                                         BLOCK,       s->n_kv,     s->head_dim, s->head_dim};
+        b->layers[l] = (struct kv_layer){
+            take(bytes), s->latent ? NULL : take(bytes),     type, n_blocks, BLOCK, s->n_kv,
+            s->head_dim, s->latent ? s->latent : s->head_dim};
         for (uint32_t at = 0; at < n_blocks * BLOCK; at += CHUNK) {
             uint32_t n = n_blocks * BLOCK - at < CHUNK ? n_blocks * BLOCK - at : CHUNK;
             struct tensor kv = tensor_view(b->kv, DTYPE_F32, n, cols);
             for (uint32_t i = 0; i < n; i++)
                 b->slots[i] = at + i;
-            if (op_kv_write(b->stream, &b->layers[l], &kv, &kv, b->slots) != 0)
+            if (op_kv_write(b->stream, &b->layers[l], &kv, s->latent ? NULL : &kv, b->slots) != 0)
                 exit(1);
         }
     }
@@ -176,9 +180,9 @@ static void time_case(struct bench *b, enum dtype type, uint32_t n_seqs, uint32_
     const struct setup *s = &b->s;
     make_caches(b, type, n_seqs, depth);
     struct attention_rows at = place_rows(b, n_seqs, rows, depth);
-    uint32_t cols = s->n_heads * s->head_dim;
+    uint32_t v_dim = b->layers[0].v_dim, cols = s->n_heads * s->head_dim;
     struct tensor q = tensor_view(b->q, DTYPE_F32, at.n_rows, cols),
-                  y = tensor_view(b->y, DTYPE_F32, at.n_rows, cols);
+                  y = tensor_view(b->y, DTYPE_F32, at.n_rows, s->n_heads * v_dim);
     struct attention_params params = {
         .n_heads = s->n_heads, .heads_per_kv = s->n_heads / s->n_kv, .scale = 0.125f};
     double times[MAX_PASSES], spent = 0, seen = 0;
@@ -197,8 +201,9 @@ static void time_case(struct bench *b, enum dtype type, uint32_t n_seqs, uint32_
     qsort(times, (size_t)n, sizeof(times[0]), by_value);
     for (uint32_t r = 0; r < at.n_rows; r++)
         seen += at.positions[r] + 1;
-    double t = times[n / 2] / s->n_layers, ops = 4 * seen * cols,
-           bytes = 2.0 * n_seqs * depth * s->n_kv * (double)ops_kv_vector_bytes(type, s->head_dim);
+    double t = times[n / 2] / s->n_layers, ops = 2 * seen * s->n_heads * (s->head_dim + v_dim),
+           bytes = (s->latent ? 1.0 : 2.0) * n_seqs * depth * s->n_kv *
+                   (double)ops_kv_vector_bytes(type, s->head_dim);
     printf("  %-5s %4u x %3u rows, depth %5u %10.1f us %8.1f GB/s %8.1f Gop/s %6.0f %%\n",
            dtype_name(type), n_seqs, rows, depth, t * 1e6, bytes / t * 1e-9, ops / t * 1e-9,
            100 * bytes / b->read_rate / t);
@@ -211,10 +216,10 @@ static void parse(int argc, char **argv, struct setup *s)
     struct {
         const char *name;
         uint32_t *at;
-    } options[] = {{"--threads", &s->threads},   {"--ms", &s->ms},
-                   {"--head-dim", &s->head_dim}, {"--heads", &s->n_heads},
-                   {"--kv-heads", &s->n_kv},     {"--layers", &s->n_layers},
-                   {"--depth", &s->depth},       {"--between", &s->between}};
+    } options[] = {
+        {"--threads", &s->threads}, {"--ms", &s->ms},           {"--head-dim", &s->head_dim},
+        {"--heads", &s->n_heads},   {"--kv-heads", &s->n_kv},   {"--layers", &s->n_layers},
+        {"--depth", &s->depth},     {"--between", &s->between}, {"--latent", &s->latent}};
     for (int i = 1; i + 1 < argc; i += 2) {
         bool known = strcmp(argv[i], "--kernels") == 0;
         if (known)
@@ -234,7 +239,8 @@ static void parse(int argc, char **argv, struct setup *s)
             exit(2);
     }
     if (s->n_layers == 0 || s->n_layers > MAX_LAYERS || s->n_kv == 0 || s->n_heads % s->n_kv != 0 ||
-        s->head_dim == 0 || s->between > OTHER_BYTES / 1024 || s->threads == 0) {
+        s->head_dim == 0 || s->between > OTHER_BYTES / 1024 || s->threads == 0 ||
+        s->latent > s->head_dim) {
         fprintf(stderr, "bench_attention: no such shape\n");
         exit(2);
     }
@@ -244,7 +250,7 @@ int main(int argc, char **argv)
 {
     static const uint32_t depths[] = {128, 512, 4096};
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
-    struct bench b = {.s = {"auto", 2, 100, 64, 9, 3, 30, 0, 3072, "all"}};
+    struct bench b = {.s = {"auto", 2, 100, 64, 9, 3, 30, 0, 3072, "all", 0}};
     struct device *device;
     struct error err = {0};
     const struct op_table *ops;

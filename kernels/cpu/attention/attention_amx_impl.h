@@ -23,7 +23,7 @@
 
 #include "kernels/cpu/attention/attention_amx.h"
 #include "kernels/cpu/attention/attention_dot_avx512.h"
-#include "kernels/cpu/attention/attention_steps_impl.h"
+#include "kernels/cpu/attention/attention_latent_impl.h"
 
 _Static_assert(ATTENTION_NQ == TILE_ROWS && ATTENTION_NQ <= ATTENTION_MAX_NQ &&
                    4 * TILE_BYTES <= ATTENTION_PRODUCT_BYTES,
@@ -85,7 +85,8 @@ static struct partition untiled_partition(const struct attention_tile *t,
                                           const struct attention_scratch *s, uint32_t base,
                                           uint32_t n_positions)
 {
-    return copy_partition(t, s, base, n_positions);
+    return is_latent(t->kv) ? latent_partition(t, s, base, n_positions)
+                            : copy_partition(t, s, base, n_positions);
 }
 
 /* Tiles 0, 1: hi and lo (4, 5) × first (6); tiles 2, 3: hi and lo × second (7). */

@@ -26,6 +26,7 @@
 
 #include "kernels/cpu/attention/attention_amx.h"
 #include "kernels/cpu/attention/attention_dot_avx512.h"
+#include "kernels/cpu/attention/attention_latent_impl.h"
 #include "kernels/cpu/attention/attention_steps_impl.h"
 #include "kernels/cpu/dense.h"
 
@@ -139,13 +140,17 @@ static struct partition untiled_partition(const struct attention_tile *t,
                                           uint32_t n_positions)
 {
     const struct kv_layer *kv = t->kv;
+    if (is_latent(kv))
+        return latent_partition(t, s, base, n_positions);
     uint32_t n = n_positions - base < PART ? n_positions - base : PART;
     struct partition part = {.base = base, .n = n, .dtype = DTYPE_BF16};
+    uint32_t v_stride;
+    const uint16_t *values = kv_values_of(kv, &v_stride);
     part.v_item = s->v_dim * sizeof(uint16_t);
     for (uint32_t i = 0; i < n; i++) {
         size_t item = kv_item_of(kv, t->table, t->i_kv, base + i);
         const uint16_t *k = (const uint16_t *)kv->k + item * kv->head_dim,
-                       *v = (const uint16_t *)kv->v + item * kv->v_dim;
+                       *v = values + item * v_stride;
         uint16_t *tile = (uint16_t *)(void *)s->k + (size_t)(i - i % KV_TILE) * s->dim,
                  *row = (uint16_t *)(void *)s->v + (size_t)i * s->v_dim;
         for (uint32_t d = 0; d < s->dim; d++)

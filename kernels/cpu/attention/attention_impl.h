@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/attention/attention_float_impl.h"
 #include "kernels/cpu/attention/attention_int8_impl.h"
+#include "kernels/cpu/attention/attention_latent_impl.h"
 #include "kernels/cpu/attention/attention_steps_impl.h"
 
 static void group_scores(const struct attention_tile *t, const struct attention_scratch *s,
@@ -108,7 +109,8 @@ static struct partition untiled_partition(const struct attention_tile *t,
                                           const struct attention_scratch *s, uint32_t base,
                                           uint32_t n_positions)
 {
-    return copy_partition(t, s, base, n_positions);
+    return is_latent(t->kv) ? latent_partition(t, s, base, n_positions)
+                            : copy_partition(t, s, base, n_positions);
 }
 
 #include "kernels/cpu/attention/attention_walk_impl.h"

@@ -56,15 +56,17 @@ static struct attention_scratch lay_out_scratch(void *at, const struct kv_layer 
 static inline void copy_floats(const struct kv_layer *kv, const struct attention_scratch *s,
                                size_t item, uint32_t i)
 {
+    uint32_t v_stride;
+    const uint8_t *values = kv_values_of(kv, &v_stride);
     size_t k_at = item * ops_kv_vector_bytes(kv->dtype, kv->head_dim),
-           v_at = item * ops_kv_vector_bytes(kv->dtype, kv->v_dim);
+           v_at = item * ops_kv_vector_bytes(kv->dtype, v_stride);
     float vector[ATTENTION_MAX_HEAD_DIM];
     float *k = (float *)(void *)s->k + (size_t)(i - i % KV_TILE) * s->dim + i % KV_TILE;
     float *v = (float *)(void *)s->v + (size_t)i * s->v_dim;
     dtype_to_f32(kv->dtype, (const uint8_t *)kv->k + k_at, kv->head_dim, vector);
     for (uint32_t d = 0; d < kv->head_dim; d++)
         k[(size_t)d * KV_TILE] = vector[d];
-    dtype_to_f32(kv->dtype, (const uint8_t *)kv->v + v_at, kv->v_dim, v);
+    dtype_to_f32(kv->dtype, values + v_at, kv->v_dim, v);
     for (uint32_t d = kv->v_dim; d < s->v_dim; d++)
         v[d] = 0.0f;
 }
@@ -74,16 +76,16 @@ static inline void copy_floats(const struct kv_layer *kv, const struct attention
 static inline void copy_codes(const struct kv_layer *kv, const struct attention_scratch *s,
                               size_t item, uint32_t i)
 {
-    const uint8_t *k = (const uint8_t *)kv->k, *v = (const uint8_t *)kv->v;
-    uint32_t n = kv->head_dim, n_v = kv->v_dim, lane = i % KV_TILE;
+    uint32_t n = kv->head_dim, n_v = kv->v_dim, lane = i % KV_TILE, v_stride;
+    const uint8_t *k = (const uint8_t *)kv->k, *v = kv_values_of(kv, &v_stride);
     uint8_t *keys = s->k + (size_t)(i - lane) * s->dim,
             *values = s->v + (size_t)(i - lane) * s->v_dim;
     for (uint32_t d = 0; d < n; d++)
         keys[kv_key_code(lane, d)] = k[kv_codes_at(kv, n, item) + d];
     for (uint32_t d = 0; d < n_v; d++)
-        values[kv_value_code(s->v_dim, lane, d)] = v[kv_codes_at(kv, n_v, item) + d];
+        values[kv_value_code(s->v_dim, lane, d)] = v[kv_codes_at(kv, v_stride, item) + d];
     memcpy(s->k_scales + i, k + kv_scale_at(kv, n, item), sizeof(float));
-    memcpy(s->v_scales + i, v + kv_scale_at(kv, n_v, item), sizeof(float));
+    memcpy(s->v_scales + i, v + kv_scale_at(kv, v_stride, item), sizeof(float));
 }
 
 /* Copies the partition at `base`, up to the first n_positions, from an untiled cache. */

@@ -4,6 +4,7 @@
  *
  * If head_dim, v_dim and block_size are multiples of 16, positions lie in tiles of 16, so that
  * scores need no transposition. Otherwise K is [block_size][head_dim] and V [block_size][v_dim].
+ * The same goes for a latent cache, where a vector of K begins with that of V.
  *
  *     f32, f16, bf16   K [block_size/16][head_dim/g][16 positions][g elements], g = 4 bytes' worth
  *                      V [block_size][v_dim]
@@ -25,7 +26,8 @@ enum { KV_TILE = 16, KV_CODE_BIAS = 128, KV_CODE_MAX = 127 };
 
 static inline bool kv_is_tiled(const struct kv_layer *kv)
 {
-    return kv->head_dim % KV_TILE == 0 && kv->v_dim % KV_TILE == 0 && kv->block_size % KV_TILE == 0;
+    return kv->v != NULL && kv->head_dim % KV_TILE == 0 && kv->v_dim % KV_TILE == 0 &&
+           kv->block_size % KV_TILE == 0;
 }
 
 /* Returns the number of a position's vector within K or V. */
@@ -68,6 +70,13 @@ static inline size_t kv_scale_at(const struct kv_layer *kv, uint32_t dim, size_t
     size_t offset = item % kv->block_size, first = item - offset;
     return first * ops_kv_vector_bytes(DTYPE_I8, dim) + kv->block_size * kv_code_bytes(dim) +
            offset * sizeof(float);
+}
+
+/* The pool that holds V, and the elements from a vector of V to the next. */
+static inline const void *kv_values_of(const struct kv_layer *kv, uint32_t *out_stride)
+{
+    *out_stride = kv->v != NULL ? kv->v_dim : kv->head_dim;
+    return kv->v != NULL ? kv->v : kv->k;
 }
 
 /* int8: returns the offset of code d of the vector in lane `lane` within its tile. */

@@ -15,13 +15,15 @@ struct write_job {
     const uint32_t *slots;
 };
 
-/* Writes one vector of a float cache; in a tiled cache K goes to its place in the tile. */
+/* Writes one vector of a float cache; in a tiled cache K goes to its place in the tile. v is NULL
+ * where K holds V. */
 static void write_floats(const struct write_job *job, size_t item, const float *k, const float *v)
 {
     const struct kv_layer *kv = job->kv;
     size_t n_bytes = ops_kv_vector_bytes(kv->dtype, kv->head_dim),
            v_bytes = ops_kv_vector_bytes(kv->dtype, kv->v_dim);
-    job->inner->kv_store((uint8_t *)kv->v + item * v_bytes, kv->dtype, v, kv->v_dim);
+    if (v != NULL)
+        job->inner->kv_store((uint8_t *)kv->v + item * v_bytes, kv->dtype, v, kv->v_dim);
     if (!kv_is_tiled(kv)) {
         job->inner->kv_store((uint8_t *)kv->k + item * n_bytes, kv->dtype, k, kv->head_dim);
         return;
@@ -37,8 +39,7 @@ static void write_codes(const struct write_job *job, size_t item, const float *k
 {
     const struct kv_layer *kv = job->kv;
     uint32_t n = kv->head_dim, n_v = kv->v_dim, lane = item % KV_TILE;
-    uint8_t *keys = (uint8_t *)kv->k + kv_codes_at(kv, n, item),
-            *values = (uint8_t *)kv->v + kv_codes_at(kv, n_v, item);
+    uint8_t *keys = (uint8_t *)kv->k + kv_codes_at(kv, n, item);
     _Alignas(64) uint8_t codes[ATTENTION_MAX_HEAD_DIM];
     float k_scale = job->inner->kv_quantize(codes, k, n);
     if (kv_is_tiled(kv))
@@ -46,13 +47,16 @@ static void write_codes(const struct write_job *job, size_t item, const float *k
             memcpy(keys + kv_key_code(lane, d), codes + d, 4);
     else
         memcpy(keys, codes, n);
+    memcpy((uint8_t *)kv->k + kv_scale_at(kv, n, item), &k_scale, sizeof(k_scale));
+    if (v == NULL)
+        return;
+    uint8_t *values = (uint8_t *)kv->v + kv_codes_at(kv, n_v, item);
     float v_scale = job->inner->kv_quantize(codes, v, n_v);
     if (kv_is_tiled(kv))
         for (uint32_t d = 0; d < n_v; d++)
             values[kv_value_code(n_v, lane, d)] = codes[d];
     else
         memcpy(values, codes, n_v);
-    memcpy((uint8_t *)kv->k + kv_scale_at(kv, n, item), &k_scale, sizeof(k_scale));
     memcpy((uint8_t *)kv->v + kv_scale_at(kv, n_v, item), &v_scale, sizeof(v_scale));
 }
 
@@ -64,8 +68,10 @@ static void write_rows(void *arg, uint32_t index, uint32_t n_threads)
     thread_pool_share(job->k->n_rows, 1, index, n_threads, &r, &end);
     for (; r < end; r++) {
         size_t block = job->slots[r] / kv->block_size, offset = job->slots[r] % kv->block_size;
-        const float *k = tensor_row_f32(job->k, r), *v = tensor_row_f32(job->v, r);
-        for (uint32_t h = 0; h < kv->n_kv_heads; h++, k += kv->head_dim, v += kv->v_dim) {
+        const float *k = tensor_row_f32(job->k, r);
+        const float *values = job->v != NULL ? tensor_row_f32(job->v, r) : NULL;
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++, k += kv->head_dim) {
+            const float *v = values != NULL ? values + (size_t)h * kv->v_dim : NULL;
             size_t item = (block * kv->n_kv_heads + h) * kv->block_size + offset;
             if (kv->dtype == DTYPE_I8)
                 write_codes(job, item, k, v);

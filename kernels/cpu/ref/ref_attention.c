@@ -64,8 +64,9 @@ static float element(const struct kv_layer *kv, const void *pool, size_t at)
 
 static int32_t code_at(const struct kv_layer *kv, bool is_key, size_t item, uint32_t d)
 {
-    const uint8_t *codes = (const uint8_t *)(is_key ? kv->k : kv->v) +
-                           kv_codes_at(kv, is_key ? kv->head_dim : kv->v_dim, item);
+    uint32_t dim = kv->head_dim;
+    const uint8_t *pool = is_key ? kv->k : kv_values_of(kv, &dim);
+    const uint8_t *codes = pool + kv_codes_at(kv, dim, item);
     uint32_t lane = item % KV_TILE;
     size_t at = !kv_is_tiled(kv) ? d
                 : is_key         ? kv_key_code(lane, d)
@@ -75,9 +76,10 @@ static int32_t code_at(const struct kv_layer *kv, bool is_key, size_t item, uint
 
 static float scale_at(const struct kv_layer *kv, bool is_key, size_t item)
 {
-    const uint8_t *pool = is_key ? kv->k : kv->v;
+    uint32_t dim = kv->head_dim;
+    const uint8_t *pool = is_key ? kv->k : kv_values_of(kv, &dim);
     float scale;
-    memcpy(&scale, pool + kv_scale_at(kv, is_key ? kv->head_dim : kv->v_dim, item), sizeof(scale));
+    memcpy(&scale, pool + kv_scale_at(kv, dim, item), sizeof(scale));
     return scale;
 }
 
@@ -109,10 +111,12 @@ static void weigh(const struct kv_layer *kv, const float *p, const size_t *items
                   uint32_t end, float *out)
 {
     if (kv->dtype != DTYPE_I8) {
+        uint32_t stride;
+        const void *values = kv_values_of(kv, &stride);
         for (uint32_t d = 0; d < kv->v_dim; d++) {
             out[d] = 0.0f;
             for (uint32_t i = begin; i < end; i++)
-                out[d] = fmaf(p[i], element(kv, kv->v, items[i] * kv->v_dim + d), out[d]);
+                out[d] = fmaf(p[i], element(kv, values, items[i] * stride + d), out[d]);
         }
         return;
     }

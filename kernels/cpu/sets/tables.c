@@ -11,7 +11,7 @@
 
 /* Slots that are the same in every set. */
 #define SHARED_OPS                                                                                 \
-    .kv_dtypes = CPU_KV_DTYPES, .weight_pack_rows = weight_pack_rows_cpu,                          \
+    .kv_dtypes = CPU_KV_DTYPES, .kv_v_in_k = true, .weight_pack_rows = weight_pack_rows_cpu,       \
     .act_destroy = act_destroy_cpu, .embed = embed_cpu, .rms_norm = rms_norm_cpu,                  \
     .layer_norm = layer_norm_cpu, .add = add_cpu, .add_bias = add_bias_cpu, .scale = scale_cpu,    \
     .act_mul = act_mul_cpu, .act_prepare = act_prepare_cpu, .linear = linear_cpu,                  \

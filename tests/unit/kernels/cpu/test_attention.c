@@ -24,6 +24,11 @@ static const struct setup shapes[] = {
     {48, 6, 2, 16, DTYPE_BF16, 0, 20.0f, {200, 33, 0}, 80},
     {20, 3, 3, 1, DTYPE_BF16, 0, 0.0f, {131, 2, 0}, 37},
     {66, 4, 2, 4, DTYPE_BF16, 0, 0.0f, {140, 9, 0}, 30},
+    {576, 5, 1, 16, DTYPE_BF16, 0, 0.0f, {260, 3, 0}, V_IN_K + 512}, /* a latent cache: V in K */
+    {80, 9, 1, 32, DTYPE_BF16, 0, 0.0f, {141, 20, 0}, V_IN_K + 64},
+    {48, 6, 2, 16, DTYPE_BF16, 33, 20.0f, {137, 1, 0}, V_IN_K + 16},
+    {18, 3, 1, 16, DTYPE_BF16, 0, 0.0f, {139, 5, 0}, V_IN_K + 14},
+    {80, 4, 1, 8, DTYPE_BF16, 0, 0.0f, {150, 2, 0}, V_IN_K + 64},
 };
 static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]), N_SETUPS = 4 * N_SHAPES };
@@ -70,14 +75,15 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
      * of 8 in tiles */
     double bound = s->kv_type == DTYPE_I8 ? 1e-3 : tiles ? 0.15 : 2e-5;
     double *k = stored(w->k, (size_t)w->n_tokens * s->n_kv, s->head_dim, s->kv_type),
-           *v = stored(w->v, (size_t)w->n_tokens * s->n_kv, w->v_dim, s->kv_type);
+           *v = w->v_in_k ? k : stored(w->v, (size_t)w->n_tokens * s->n_kv, w->v_dim, s->kv_type);
+    uint32_t v_stride = w->v_in_k ? s->head_dim : w->v_dim;
     for (uint32_t t = 0; t < w->n_tokens; t++) {
         if (w->positions[t] == 0)
             first_of_seq = t;
         if (t % 17 != 0 && t + 1 != w->n_tokens)
             continue;
         for (uint32_t h = 0; h < s->n_heads; h++) {
-            double p[MAX_TOKENS], max = -1e300, sum = 0, want[256] = {0};
+            double p[MAX_TOKENS], max = -1e300, sum = 0, want[512] = {0};
             uint32_t g = h / (s->n_heads / s->n_kv), n = w->positions[t] + 1, begin = 0;
             while ((s->window > 0 && n - begin > s->window) ||
                    (w->chunk > 0 && begin / w->chunk < w->positions[t] / w->chunk))
@@ -102,7 +108,7 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
             for (uint32_t j = begin; j < n; j++)
                 sum += p[j] = exp(p[j] - max);
             for (uint32_t j = begin; j < n; j++) {
-                size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * w->v_dim;
+                size_t at = ((size_t)(first_of_seq + j) * s->n_kv + g) * v_stride;
                 for (uint32_t d = 0; d < w->v_dim; d++)
                     want[d] += p[j] / sum * v[at + d];
             }
@@ -114,8 +120,9 @@ static void check_against_float64(const struct world *w, const float *y, bool ti
             }
         }
     }
+    if (v != k)
+        free(v);
     free(k);
-    free(v);
 }
 
 static void test_attention_has_one_result_whatever_the_set_chunk_and_threads(void **state)
@@ -269,6 +276,8 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
         {128, 8, 1, 128, DTYPE_F16, 300, 0.0f, {897, 0, 0}, 0},
         {192, 4, 1, 16, DTYPE_BF16, 0, 0.0f, {700, 0, 0}, 128},
         {48, 4, 2, 16, DTYPE_I8, 0, 0.0f, {700, 0, 0}, 80},
+        {576, 8, 1, 16, DTYPE_BF16, 0, 0.0f, {500, 0, 0}, V_IN_K + 512},
+        {80, 8, 1, 16, DTYPE_I8, 0, 0.0f, {700, 0, 0}, V_IN_K + 64},
     };
     struct random r = {14};
     for (size_t i = 0; i < sizeof(longs) / sizeof(longs[0]); i++) {
@@ -285,7 +294,8 @@ static void test_one_long_context_has_one_result_however_it_is_shared(void **sta
                 uint32_t kv_cols = longs[i].n_kv * longs[i].head_dim;
                 struct tensor k = tensor_view(w.k, DTYPE_F32, w.n_tokens, kv_cols),
                               v = tensor_view(w.v, DTYPE_F32, w.n_tokens, longs[i].n_kv * w.v_dim);
-                assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, w.slots), 0);
+                assert_int_equal(op_kv_write(rig.stream, &kv, &k, w.v_in_k ? NULL : &v, w.slots),
+                                 0);
                 step(&rig, &w, &kv, w.n_tokens - 3, 1, y); /* a single row, then two: drafts */
                 step(&rig, &w, &kv, w.n_tokens - 2, 2, y);
                 if (whole != NULL)

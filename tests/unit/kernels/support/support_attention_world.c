@@ -10,7 +10,8 @@
 
 struct world make_world(const struct setup *s, struct random *r)
 {
-    struct world w = {.s = s, .v_dim = s->v_dim ? s->v_dim : s->head_dim};
+    struct world w = {.s = s, .v_dim = s->v_dim ? s->v_dim % V_IN_K : s->head_dim};
+    w.v_in_k = s->v_dim >= V_IN_K;
     while (w.n_seqs < 3 && s->lengths[w.n_seqs] > 0)
         w.n_tokens += s->lengths[w.n_seqs++];
     w.stride = MAX_TOKENS / s->block_size + 1;
@@ -34,6 +35,8 @@ struct world make_world(const struct setup *s, struct random *r)
     w.v = random_floats(r, (size_t)w.n_tokens * s->n_kv * w.v_dim, 0.0f);
     for (size_t i = 0; i < (size_t)w.n_tokens * s->n_heads * s->head_dim; i++)
         w.q[i] *= 3.0f; /* peaked */
+    for (size_t i = 0; w.v_in_k && i < (size_t)w.n_tokens * s->n_kv; i++)
+        memcpy(w.v + i * w.v_dim, w.k + i * s->head_dim, w.v_dim * sizeof(float));
     return w;
 }
 
@@ -54,10 +57,12 @@ struct kv_layer make_cache(const struct world *w)
     size_t n = (size_t)w->n_blocks * s->n_kv * s->block_size,
            k_bytes = n * ops_kv_vector_bytes(s->kv_type, s->head_dim),
            v_bytes = n * ops_kv_vector_bytes(s->kv_type, w->v_dim);
-    struct kv_layer kv = {malloc(k_bytes), malloc(v_bytes), s->kv_type,  w->n_blocks,
-                          s->block_size,   s->n_kv,         s->head_dim, w->v_dim};
+    void *values = w->v_in_k ? NULL : malloc(v_bytes);
+    struct kv_layer kv = {malloc(k_bytes), values,  s->kv_type,  w->n_blocks,
+                          s->block_size,   s->n_kv, s->head_dim, w->v_dim};
     memset(kv.k, 0xFF, k_bytes); /* NaN in every type, so that a read of unwritten values shows */
-    memset(kv.v, 0xFF, v_bytes);
+    if (values)
+        memset(values, 0xFF, v_bytes);
     return kv;
 }
 
@@ -92,7 +97,8 @@ void step(const struct rig *rig, const struct world *w, const struct kv_layer *k
                                       .slopes = w->slopes,
                                       .sinks = w->sinks,
                                       .chunk = w->chunk};
-    assert_int_equal(op_kv_write(rig->stream, kv, &k, &v, w->slots + begin), 0);
+    const struct tensor *values = w->v_in_k ? NULL : &v;
+    assert_int_equal(op_kv_write(rig->stream, kv, &k, values, w->slots + begin), 0);
     assert_int_equal(op_attention(rig->stream, &out, &q, kv, &rows, &params), 0);
 }
 

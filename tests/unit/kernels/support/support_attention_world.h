@@ -5,6 +5,7 @@
 #include "tests/unit/kernels/support/support_kernels.h"
 
 enum { MAX_TOKENS = 1024 };
+enum { V_IN_K = 1 << 16 }; /* a vector of V is the beginning of that of K */
 
 struct setup {
     uint32_t head_dim, n_heads, n_kv, block_size;
@@ -12,13 +13,14 @@ struct setup {
     uint32_t window;
     float softcap;
     uint32_t lengths[3]; /* tokens of each sequence; 0 ends the list */
-    uint32_t v_dim;      /* 0: head_dim */
+    uint32_t v_dim;      /* 0: head_dim; may have V_IN_K */
 };
 
 /* All tokens of all sequences, with their queries, keys, values and places in the cache. */
 struct world {
     const struct setup *s;
     uint32_t n_tokens, n_seqs, n_blocks, stride, v_dim;
+    bool v_in_k;
     uint32_t *positions, *seqs, *slots, *tables;
     float *q, *k, *v;
     const float *slopes; /* ALiBi of the heads; NULL: none */
