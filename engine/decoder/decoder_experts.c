@@ -64,7 +64,7 @@ static void set_experts(const struct decoder *dec, struct layer *at, const struc
         .bias = at->vector[ARCH_ROUTER_SELECT],
         .n_groups = e->n_groups,
         .n_used_groups = e->n_groups_used,
-        .group_score = ffn->router.group_score,
+        .group_score = e->group_score,
         .renormalise = e->renormalise,
         .min_sum = ffn->router.min_sum,
         .add_sum = ffn->router.add_sum,

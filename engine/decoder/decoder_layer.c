@@ -91,6 +91,8 @@ int decoder_run_mixer(struct decoder *dec, const struct layer *at,
     switch (at->facts->mixer->mixing) {
     case ARCH_MIXING_ATTENTION:
         return normed_attention(dec, at, rows, x, out, sum);
+    case ARCH_MIXING_LATENT:
+        return decoder_run_latent(dec, at, rows, x, out, sum);
     case ARCH_MIXING_DELTA:
     case ARCH_MIXING_MAMBA2:
     case ARCH_MIXING_CONV:

@@ -79,6 +79,13 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
         mem.state_dt = place_array(&mem, base, rows * most->state_heads);
         mem.state_beta = place_array(&mem, base, rows * most->state_heads);
     }
+    if (shape->latent.kv_rank) {
+        const struct model_latent *l = &shape->latent;
+        mem.latent_q = place_array(&mem, base, rows * l->q_rank);
+        mem.latent_nope = place_array(&mem, base, rows * most->n_heads * l->nope_dim);
+        mem.latent_rope = place_array(&mem, base, rows * most->n_heads * l->n_rot);
+        mem.latent_mixed = place_array(&mem, base, rows * most->n_heads * l->kv_rank);
+    }
     for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++)
         mem.inv_freq[i] = place_array(
             &mem, base, decoder_rope_tables(&shape->ropes[i]) * shape->ropes[i].n_rot / 2);
@@ -210,6 +217,9 @@ uint32_t decoder_memory_max_k(const struct rank_plan *plan, const struct model_s
     uint32_t k = shape->hidden_dim;
     k = most->mixed > k ? most->mixed : k;
     k = most->state_values > k ? most->state_values : k;
+    k = shape->latent.q_rank > k ? shape->latent.q_rank : k;
+    k = shape->latent.kv_rank > k ? shape->latent.kv_rank : k;
+    k = shape->latent.nope_dim > k ? shape->latent.nope_dim : k;
     return most->ffn > k ? most->ffn : k;
 }
 

@@ -20,6 +20,9 @@ struct decoder_memory {
     /* recurrent layers; NULL without: [max_rows, Q, K and V], twice [max_rows, V], and [max_rows,
      * heads] */
     float *state_inputs, *state_gate, *state_values, *state_dt, *state_beta;
+    /* latent attention; NULL without: [max_rows, q_rank], then by heads of the rank: queries
+     * without rope and with rope, and mixed latent values */
+    float *latent_q, *latent_nope, *latent_rope, *latent_mixed;
     float *inv_freq[ARCH_MAX_ROPES]; /* [tables][n_rot / 2] */
     float *ones;                     /* [head_dim], for norms without weights */
     bool has_ones;

@@ -17,6 +17,8 @@ static int bind_place(struct decoder *dec, const struct weight_place *place, str
     if (model_has_experts(place->slot))
         layer->experts->by_expert[(place->slot - ARCH_EXPERT_GATE) / 2 * dec->shape->experts.n +
                                   place->expert] = weight;
+    else if (arch_slot_facts(place->slot)->by_head)
+        decoder_latent_bind(layer, place->slot, place->expert, weight);
     else if (place->desc.role == WEIGHT_VECTOR)
         layer->vector[place->slot] = weight_vector(weight);
     else
@@ -61,6 +63,8 @@ static int bind_weights(struct decoder *dec, struct error *err)
         dec->layers[i].split = &dec->split.layers[i];
     }
     int rc = decoder_experts_open(dec, err);
+    if (!rc)
+        rc = decoder_latent_open(dec, err);
     if (rc)
         return rc;
     for (uint32_t i = 0; i < plan->n_places; i++) {
@@ -188,7 +192,7 @@ static int make_ropes(struct decoder *dec, struct error *err)
         struct layer *at = &dec->layers[i];
         uint32_t set = at->facts->mixer->rope;
         if (at->facts->n_heads && set != ARCH_NO_ROPE)
-            dec->ropes[set].head_dim = at->facts->k_dim;
+            dec->ropes[set].head_dim = shape_rope_dim(dec->shape, at->facts);
         at->rope = set == ARCH_NO_ROPE ? &dec->no_rope : &dec->ropes[set];
     }
     free(host);
@@ -322,6 +326,7 @@ void decoder_destroy(struct decoder *dec)
     if (dec->memory)
         ops->free(dec->stream->device, dec->memory, dec->memory_bytes);
     decoder_experts_close(dec);
+    decoder_latent_close(dec);
     free(dec->layers);
     free(dec);
 }

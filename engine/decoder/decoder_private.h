@@ -24,6 +24,9 @@ struct layer {
     /* Activation formats that the linears read which take the mixer's input, and the FFN's. */
     uint32_t mixer_kinds, ffn_kinds;
     struct layer_experts *experts; /* owned; NULL without experts */
+    /* Latent attention: [2][heads of the rank]: up projections of keys, then of values. Owned; NULL
+     * without. */
+    const struct weight **heads;
 };
 
 /* The experts of a layer: what the ops read, and the weights by expert. */
@@ -149,6 +152,20 @@ int decoder_project_rows(struct decoder *dec, const struct layer *at, uint32_t m
 int decoder_attend(struct decoder *dec, const struct layer *at, const struct attention_rows *rows,
                    struct decoder_projections *in, const struct decoder_soon *then,
                    struct tensor *out, struct tensor *sum);
+
+/* decoder_latent.c: latent attention. */
+
+/* Makes at->heads of the layers with latent attention, before weights are bound. */
+int decoder_latent_open(struct decoder *dec, struct error *err);
+void decoder_latent_close(struct decoder *dec);
+/* Binds the weight of a head, in slot ARCH_LATENT_K_UP or ARCH_LATENT_V_UP. `head` counts all heads
+ * of the model. */
+void decoder_latent_bind(struct layer *at, enum arch_slot slot, uint32_t head,
+                         const struct weight *weight);
+/* out[m, hidden] = latent attention over norm(x); added to `sum`. */
+int decoder_run_latent(struct decoder *dec, const struct layer *at,
+                       const struct attention_rows *rows, const struct tensor *x,
+                       struct tensor *out, struct tensor *sum);
 
 /* decoder_recurrent.c: mixers with a state. */
 

@@ -82,6 +82,28 @@ static int check_attention(const struct decoder *dec, const struct layer *at, st
     return rc ? rc : refuse_slot(dec, at, ARCH_ATTN_K_NORM, bare, err);
 }
 
+static int check_latent(const struct decoder *dec, const struct layer *at, struct error *err)
+{
+    static const enum arch_slot slots[] = {ARCH_LATENT_Q_NOPE,  ARCH_LATENT_Q_ROPE,
+                                           ARCH_LATENT_KV_DOWN, ARCH_LATENT_K_ROPE,
+                                           ARCH_LATENT_KV_NORM, ARCH_ATTN_OUT};
+    bool has_q_rank = dec->shape->latent.q_rank > 0;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < ARCH_N_OF(slots); i++)
+        rc = check_slot(dec, at, slots[i], true, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_LATENT_Q_DOWN, has_q_rank, err);
+    if (!rc)
+        rc = check_slot(dec, at, ARCH_LATENT_Q_NORM, has_q_rank, err);
+    if (!rc)
+        rc = refuse_slot(dec, at, ARCH_LATENT_Q_NORM, !has_q_rank, err);
+    for (uint32_t i = 0; !rc && i < 2 * at->split->n_heads; i++)
+        if (!at->heads[i])
+            rc = error_set(err, STATUS_INTERNAL,
+                           "decoder: architecture %s lacks a matrix of a head", dec->arch->name);
+    return rc ? rc : refuse_slot(dec, at, ARCH_LATENT_Q_DOWN, !has_q_rank, err);
+}
+
 static int check_ffn(const struct decoder *dec, const struct layer *at, struct error *err)
 {
     bool gated = at->facts->ffn->form == ARCH_FFN_GATED;
@@ -144,15 +166,13 @@ static int check_state(const struct decoder *dec, const struct layer *at, struct
 /* Kinds of layers that this decoder cannot run. */
 static int check_kinds(const struct decoder *dec, const struct layer *at, struct error *err)
 {
-    const struct arch_mixer *mixer = at->facts->mixer;
     const struct arch_ffn *ffn = at->facts->ffn;
-    bool runs = mixer->mixing != ARCH_MIXING_LATENT;
-    if (runs && ffn->body != ARCH_FFN_BOTH)
+    if (ffn->body != ARCH_FFN_BOTH)
         return 0;
     return error_set(err, STATUS_UNIMPLEMENTED,
                      "decoder: architecture %s has layers of the kind \"%s\", which are not "
                      "supported; use another model",
-                     dec->arch->name, runs ? ffn->name : mixer->name);
+                     dec->arch->name, ffn->name);
 }
 
 int decoder_check_uses(const struct decoder *dec, struct error *err)
@@ -161,7 +181,10 @@ int decoder_check_uses(const struct decoder *dec, struct error *err)
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         const struct layer *at = &dec->layers[i];
         rc = check_kinds(dec, at, err);
-        if (!rc && arch_has_attention(at->facts->mixer->mixing))
+        bool latent = at->facts->mixer->mixing == ARCH_MIXING_LATENT;
+        if (!rc && latent)
+            rc = check_latent(dec, at, err);
+        if (!rc && !latent && arch_has_attention(at->facts->mixer->mixing))
             rc = check_attention(dec, at, err);
         if (!rc && arch_has_state(at->facts->mixer->mixing))
             rc = check_state(dec, at, err);

@@ -64,10 +64,12 @@ static uint32_t n_chunks(const struct load *load, const struct weight_place *pla
 }
 
 /* True if all ranks pack the same rows of a tensor. Then the ranks differ in columns, or not at
- * all. */
+ * all. Ranks have different heads. */
 static bool is_common(const struct loader_job *job, uint32_t i_place)
 {
     const struct weight_place *first = &job->plans[0].places[i_place];
+    if (i_place >= job->plans[0].n_places || arch_slot_facts(first->slot)->by_head)
+        return job->n_ranks == 1;
     for (uint32_t r = 1; r < job->n_ranks; r++) {
         const struct weight_place *place = &job->plans[r].places[i_place];
         if (place->first != first->first || place->desc.n_rows != first->desc.n_rows ||
@@ -104,7 +106,8 @@ static int find_others(struct load *load)
 static void add_tasks(struct load *load, uint32_t i_place, uint32_t rank, uint32_t n_ranks)
 {
     const struct weight_place *place = &load->job->plans[rank].places[i_place];
-    uint32_t rows = chunk_rows(load, place), other = load->others[i_place];
+    uint32_t rows = chunk_rows(load, place);
+    uint32_t other = i_place < load->job->plans[0].n_places ? load->others[i_place] : NO_PLACE;
     for (uint32_t begin = 0; begin < place->desc.n_rows; begin += rows) {
         uint32_t left = place->desc.n_rows - begin;
         uint32_t take = left < rows ? left : rows;
@@ -115,24 +118,29 @@ static void add_tasks(struct load *load, uint32_t i_place, uint32_t rank, uint32
     }
 }
 
-/* Lists the chunks of all ranks. All ranks have the same places with different shares. A chunk that
- * all ranks need is read once. */
+/* Lists the chunks of all ranks. All ranks have the same places with different shares, and then
+ * those of their own heads. A chunk that all ranks need is read once. */
 static int list_tasks(struct load *load)
 {
     const struct loader_job *job = load->job;
     size_t n = 0;
-    for (uint32_t r = 0; r < job->n_ranks; r++)
-        for (uint32_t i = 0; i < job->plans[r].n_places; i++)
+    uint32_t most_places = 0;
+    for (uint32_t r = 0; r < job->n_ranks; r++) {
+        uint32_t n_places = job->plans[r].n_places;
+        most_places = n_places > most_places ? n_places : most_places;
+        for (uint32_t i = 0; i < n_places; i++)
             n += n_chunks(load, &job->plans[r].places[i]);
+    }
     load->tasks = malloc((n + 1) * sizeof(*load->tasks));
     if (!load->tasks)
         return error_set(load->err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %zu chunks", n);
-    for (uint32_t i = 0; i < job->plans[0].n_places; i++) {
+    for (uint32_t i = 0; i < most_places; i++) {
         bool common = is_common(job, i);
-        if (load->others[i] == i)
+        if (i < job->plans[0].n_places && load->others[i] == i)
             continue;
         for (uint32_t r = 0; r < (common ? 1 : job->n_ranks); r++)
-            add_tasks(load, i, r, common ? job->n_ranks : 1);
+            if (i < job->plans[r].n_places)
+                add_tasks(load, i, r, common ? job->n_ranks : 1);
     }
     return 0;
 }

@@ -141,7 +141,9 @@ static int read_rows(const struct checkpoint *ckpt, const struct weight_place *p
 static void drop_matrix(const struct checkpoint *ckpt, const struct weight_place *place)
 {
     uint64_t n = place->tensor->n_dims > 2 ? place->tensor->dims[1] : place->tensor->n_rows;
-    checkpoint_drop_tensor_rows(ckpt, place->tensor, rows_before(place), n);
+    if (arch_slot_facts(place->slot)->by_head)
+        n = place->desc.k_total;
+    checkpoint_drop_tensor_rows(ckpt, place->tensor, rows_before(place) + place->first_column, n);
 }
 
 void loader_rows_drop(const struct checkpoint *ckpt, const struct weight_place *place,
@@ -178,6 +180,7 @@ void loader_rows_drop(const struct checkpoint *ckpt, const struct weight_place *
 /* The columns [from, from + width) of the file, of which places take some. */
 struct columns {
     uint64_t from, width;
+    size_t size;         /* bytes of an element */
     unsigned char *span; /* a row of them */
 };
 
@@ -185,11 +188,36 @@ struct columns {
 static void take_column(const struct columns *columns, const struct weight_place *place,
                         uint32_t begin, uint32_t n, uint32_t c, unsigned char *dst)
 {
-    size_t size = dtype_row_bytes(place->tensor->dtype, 1);
+    size_t size = columns->size;
     for (uint32_t r = 0; r < n; r++)
         memcpy(dst + (size_t)r * place->row_bytes + c * size,
                columns->span + (place_of(place, place->first + begin + r) - columns->from) * size,
                size);
+}
+
+/* Reads rows of a place whose columns are quantized rows of the file: each becomes f32 first. */
+static int read_quantized_columns(const struct checkpoint *ckpt, const struct weight_place *place,
+                                  uint32_t begin, uint32_t n, unsigned char *dst, struct error *err)
+{
+    const struct checkpoint_tensor *tensor = place->tensor;
+    uint64_t width = tensor->dims[0];
+    struct columns columns = {.width = width, .size = sizeof(float)};
+    columns.span = stretch_of(width * sizeof(float) + tensor->row_bytes, err);
+    if (!columns.span)
+        return STATUS_RESOURCE_EXHAUSTED;
+    unsigned char *row = columns.span + width * sizeof(float);
+    int rc = 0;
+    for (uint32_t c = 0; !rc && c < place->desc.k_total; c++) {
+        rc = checkpoint_read_tensor_rows(ckpt, tensor, (uint64_t)place->first_column + c, 1, row,
+                                         err);
+        if (!rc && !dtype_to_f32(tensor->dtype, row, width, (float *)(void *)columns.span))
+            rc = error_set(err, STATUS_INTERNAL, "%s: type %s has no values in f32", tensor->name,
+                           dtype_name(tensor->dtype));
+        if (!rc)
+            take_column(&columns, place, begin, n, c, dst);
+    }
+    free(columns.span);
+    return rc;
 }
 
 /* Reads rows of one place, or of two that alternate (b not NULL). */
@@ -200,7 +228,7 @@ static int read_columns(const struct checkpoint *ckpt, const struct weight_place
     struct checkpoint_tensor elements = as_elements(a->tensor);
     uint32_t k = a->desc.k_total, i = a->first + begin;
     uint64_t from_b = b ? place_of(b, i) : UINT64_MAX;
-    struct columns columns = {.from = place_of(a, i)};
+    struct columns columns = {.from = place_of(a, i), .size = elements.row_bytes};
     uint64_t end = place_of(a, i + n - 1) + 1;
     if (b && place_of(b, i + n - 1) >= end)
         end = place_of(b, i + n - 1) + 1;
@@ -209,7 +237,7 @@ static int read_columns(const struct checkpoint *ckpt, const struct weight_place
     columns.span = stretch_of(columns.width * elements.row_bytes, err);
     int rc = columns.span ? 0 : STATUS_RESOURCE_EXHAUSTED;
     for (uint32_t c = 0; !rc && c < k; c++) {
-        uint64_t row = (uint64_t)a->block * k + c;
+        uint64_t row = (uint64_t)a->block * k + a->first_column + c;
         rc = checkpoint_read_tensor_rows(ckpt, &elements, row * a->tensor->dims[0] + columns.from,
                                          columns.width, columns.span, err);
         if (!rc)
@@ -280,8 +308,11 @@ int loader_rows_read(const struct checkpoint *ckpt, const struct weight_place *p
 {
     if (place->desc.role == WEIGHT_VECTOR)
         return read_vector(ckpt, place, dst, err);
-    return place->is_transposed ? read_columns(ckpt, place, NULL, begin, n, dst, NULL, err)
-                                : read_rows(ckpt, place, begin, n, dst, err);
+    if (!place->is_transposed)
+        return read_rows(ckpt, place, begin, n, dst, err);
+    if (dtype_is_quantized(place->tensor->dtype))
+        return read_quantized_columns(ckpt, place, begin, n, dst, err);
+    return read_columns(ckpt, place, NULL, begin, n, dst, NULL, err);
 }
 
 /* --- two places at once --- */

@@ -110,7 +110,8 @@ static bool has_own_heads(const struct model *model, enum arch_slot slot, uint32
            model->shape.layers[layer].mixer->head_norm_scope == ARCH_SCOPE_OWN_HEAD;
 }
 
-/* The dimensions that the metadata give the row's tensor in the file. Returns their number. */
+/* The dimensions that the metadata give the row's tensor in the file. Returns their number.
+ * `all_experts`: the tensor has a third dimension, of experts or heads. */
 static uint32_t expected_dims(const struct model *model, const struct arch_tensor *row,
                               uint32_t layer, bool all_experts, uint64_t dims[3])
 {
@@ -120,6 +121,15 @@ static uint32_t expected_dims(const struct model *model, const struct arch_tenso
     uint32_t n = model_tensor_rows(model, row, layer, &begin) + model_unused_rows(model, row->slot);
     uint64_t cols = vector ? 1 : model_file_dim(&model->shape, layer, facts->cols);
     dims[0] = dims[1] = dims[2] = 1;
+    if (facts->by_head) {
+        uint32_t n_heads = model->shape.layers[layer].n_heads;
+        dims[0] = row->transform == ARCH_TRANSFORM_HEADS
+                      ? cols
+                      : model_file_dim(&model->shape, layer, facts->rows);
+        dims[1] = all_experts ? n : (uint64_t)n * n_heads;
+        dims[2] = all_experts ? n_heads : 1;
+        return all_experts ? 3 : 2;
+    }
     if (!vector)
         dims[n_dims++] = transposed ? n : cols;
     dims[n_dims++] = transposed ? cols : n;
@@ -161,7 +171,9 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
 {
     const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
     bool vector = facts->rows == ARCH_DIM_ONE;
-    bool all_experts = facts->by_expert && (vector || tensor->n_dims > 2);
+    bool transposed = arch_is_transposed(row->transform);
+    bool all_experts = (facts->by_expert && (vector || tensor->n_dims > 2)) ||
+                       (facts->by_head && tensor->n_dims > 2);
     uint64_t dims[3];
     uint32_t n_dims = expected_dims(model, row, layer, all_experts, dims);
     if (is_flat(row->slot)) {
@@ -178,7 +190,7 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
     }
     if (checkpoint_check_type(model->ckpt, tensor, err) != 0)
         return err->status;
-    if ((vector || arch_is_transposed(row->transform)) && !plain_type(tensor->dtype))
+    if ((vector || transposed) && !plain_type(tensor->dtype))
         return checkpoint_unbuilt_tensor(model->ckpt, tensor, err,
                                          "a %s of type %s is not known, only F32, F16 and BF16 "
                                          "are; convert the model with one of "
@@ -261,9 +273,12 @@ static int locate_tensor(const struct model *model, const struct arch_tensor *ro
                      model->arch->name);
 }
 
-/* Shared experts are there if the metadata give them a width. */
+/* Shared experts are there if the metadata give them a width, and queries of low rank if they give
+ * them a rank. */
 static bool is_required(const struct model *model, const struct arch_tensor *row)
 {
+    if (row->slot == ARCH_LATENT_Q_DOWN || row->slot == ARCH_LATENT_Q_NORM)
+        return model->shape.latent.q_rank > 0;
     bool shared = row->slot >= ARCH_SHARED_GATE && row->slot <= ARCH_SHARED_DOWN;
     return shared ? model->shape.experts.shared_ffn_dim > 0 : row->required;
 }

@@ -6,11 +6,12 @@ uint32_t model_file_dim(const struct model_shape *shape, uint32_t layer, enum ar
     return dim == ARCH_DIM_VOCAB ? shape->n_vocab_rows : shape_dim(shape, layer, dim);
 }
 
-static uint32_t outputs_of(const struct model *model, uint32_t layer, enum arch_slot slot)
+/* Rows of the slot in the file; for a slot with a matrix per head, those of a head. */
+static uint32_t outputs_of(const struct model *model, uint32_t layer, const struct arch_tensor *row)
 {
-    const struct arch_slot_facts *facts = arch_slot_facts(slot);
-    return model_file_dim(&model->shape, layer,
-                          facts->rows == ARCH_DIM_ONE ? facts->cols : facts->rows);
+    const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
+    bool cols = facts->rows == ARCH_DIM_ONE || row->transform == ARCH_TRANSFORM_HEADS_TRANSPOSED;
+    return model_file_dim(&model->shape, layer, cols ? facts->cols : facts->rows);
 }
 
 uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row, uint32_t layer,
@@ -23,7 +24,7 @@ uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *
         if (t == row)
             *out_begin = n_rows;
         if (model->shared_with[i] == model->shared_with[row - model->source.tensors])
-            n_rows += outputs_of(model, layer, t->slot);
+            n_rows += outputs_of(model, layer, t);
     }
     return n_rows;
 }
@@ -37,7 +38,7 @@ struct row_map model_row_map(const struct model *model, const struct arch_tensor
                              uint32_t layer)
 {
     struct row_map map = {0};
-    uint32_t own = outputs_of(model, layer, row->slot), groups = 1;
+    uint32_t own = outputs_of(model, layer, row), groups = 1;
     uint32_t total = model_tensor_rows(model, row, layer, &map.begin);
     if (row->transform == ARCH_TRANSFORM_BY_HEAD)
         groups = model->shape.layers[layer].n_kv_heads;

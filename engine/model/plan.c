@@ -253,6 +253,10 @@ static bool rank_range(const struct rank_plan *plan, const struct model_shape *s
     if (segments) {
         *out_begin = segments_begin(segments);
         *out_end = segments_end(segments);
+    } else if (dim == ARCH_DIM_HEADS_NOPE) {
+        whole_heads(split->head_begin, split->n_heads, shape->latent.nope_dim, out_begin, out_end);
+    } else if (dim == ARCH_DIM_HEADS_ROT) {
+        whole_heads(split->head_begin, split->n_heads, shape->latent.n_rot, out_begin, out_end);
     } else if (dim == ARCH_DIM_HEADS) {
         whole_heads(split->head_begin, split->n_heads, 1, out_begin, out_end);
     } else if (dim == ARCH_DIM_KEYS) {
@@ -289,6 +293,20 @@ static void set_role(const struct rank_plan *plan, const struct model *model,
         desc->store = plan->store;
 }
 
+/* The matrix of a head: a stretch of the tensor's rows, or the columns of such a stretch. */
+static void describe_head(const struct model *model, const struct arch_tensor *row,
+                          uint32_t i_layer, struct weight_place *place)
+{
+    const struct arch_slot_facts *facts = arch_slot_facts(row->slot);
+    uint32_t begin, n = model_tensor_rows(model, row, i_layer, &begin);
+    uint32_t n_rows = shape_dim(&model->shape, i_layer, facts->rows);
+    begin += place->expert * n;
+    place->is_transposed = row->transform == ARCH_TRANSFORM_HEADS_TRANSPOSED;
+    place->first_column = place->is_transposed ? begin : 0;
+    place->map = (struct row_map){
+        .begin = place->is_transposed ? 0 : begin, .run = n_rows, .stride = n_rows};
+}
+
 /* Describes where the weight's values lie in the file. */
 static void describe_source(const struct model *model, const struct arch_tensor *row,
                             uint32_t i_layer, struct weight_place *place)
@@ -301,7 +319,12 @@ static void describe_source(const struct model *model, const struct arch_tensor 
     place->minus_exp = row->transform == ARCH_TRANSFORM_MINUS_EXP;
     place->blocks = vector && facts->by_expert ? model->shape.experts.n : 1;
     place->block = model_has_experts(row->slot) && place->tensor->n_dims > 2 ? place->expert : 0;
-    place->desc.source = place->plus_one || place->minus_exp ? DTYPE_F32 : place->tensor->dtype;
+    if (facts->by_head)
+        describe_head(model, row, i_layer, place);
+    /* The loader computes the values of these. Blocks of a quantized row are no columns. */
+    bool computed = place->plus_one || place->minus_exp ||
+                    (place->is_transposed && dtype_is_quantized(place->tensor->dtype));
+    place->desc.source = computed ? DTYPE_F32 : place->tensor->dtype;
 }
 
 /* True if the rank holds a projection of all heads (struct layer_split). */
@@ -321,7 +344,8 @@ static int describe_weight(const struct rank_plan *plan, const struct model *mod
     bool vector = facts->rows == ARCH_DIM_ONE;
     enum arch_dim out_dim = vector ? facts->cols : facts->rows;
     uint32_t begin = 0, end = shape_dim(&model->shape, i_layer, out_dim);
-    if (facts->split == ARCH_SPLIT_COLUMN && !is_whole(plan, row->slot, place->layer) &&
+    if (facts->split == ARCH_SPLIT_COLUMN && !facts->by_head &&
+        !is_whole(plan, row->slot, place->layer) &&
         !rank_range(plan, &model->shape, place->layer, out_dim, &begin, &end))
         return error_set(err, STATUS_INTERNAL, "architecture %s: \"%s\" cannot be split that way",
                          model->arch->name, row->name);
@@ -355,8 +379,9 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
                      struct error *err)
 {
     bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
-    const struct checkpoint_tensor *tensor =
-        model_tensor(model, row->slot, global ? 0 : plan->split.layer_begin + layer, expert);
+    bool by_head = arch_slot_facts(row->slot)->by_head;
+    const struct checkpoint_tensor *tensor = model_tensor(
+        model, row->slot, global ? 0 : plan->split.layer_begin + layer, by_head ? 0 : expert);
     if (!tensor || (global && !is_of_stage(plan, model, row->slot)))
         return 0;
     if (row->slot == ARCH_OUTPUT && model->tied_output && plan->rank.tp == 1)
@@ -386,9 +411,39 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
     return 0;
 }
 
-static uint32_t n_parts(const struct model *model, const struct arch_tensor *row)
+/* The parts [*out_begin, end) of a slot that the rank holds in a layer. Returns the end. */
+static uint32_t parts_of(const struct rank_plan *plan, const struct model *model,
+                         const struct arch_tensor *row, uint32_t layer, uint32_t *out_begin)
 {
-    return model_has_experts(row->slot) ? model->shape.experts.n : 1;
+    const struct layer_split *split = &plan->split.layers[layer];
+    *out_begin = 0;
+    if (model_has_experts(row->slot))
+        return model->shape.experts.n;
+    if (!arch_slot_facts(row->slot)->by_head)
+        return 1;
+    *out_begin = split->head_begin;
+    return split->head_begin + split->n_heads;
+}
+
+/* Adds the places of a layer's weights, either those by head or the others. */
+static int place_layer(struct rank_plan *plan, const struct model *model,
+                       const struct op_table *ops, uint32_t layer, bool by_head, struct error *err)
+{
+    const struct arch_source *source = &model->source;
+    uint32_t begin;
+    for (uint32_t i = 0; i < source->n_tensors; i++) {
+        const struct arch_tensor *row = &source->tensors[i];
+        if (arch_slot_facts(row->slot)->by_head != by_head ||
+            (row->slot < ARCH_FIRST_LAYER_SLOT && layer > 0))
+            continue;
+        uint32_t end = parts_of(plan, model, row, layer, &begin);
+        for (uint32_t part = begin; part < end; part++) {
+            int rc = add_place(plan, model, ops, row, layer, part, err);
+            if (rc)
+                return rc;
+        }
+    }
+    return 0;
 }
 
 static int place_weights(struct rank_plan *plan, const struct model *model,
@@ -397,26 +452,22 @@ static int place_weights(struct rank_plan *plan, const struct model *model,
     const struct arch_source *source = &model->source;
     uint32_t n_layers = plan->split.n_layers;
     size_t n = 0;
+    uint32_t begin;
     for (uint32_t i = 0; i < source->n_tensors; i++)
-        n += n_parts(model, &source->tensors[i]);
-    plan->places = calloc(n * n_layers, sizeof(*plan->places));
+        for (uint32_t layer = 0; layer < n_layers; layer++)
+            n += parts_of(plan, model, &source->tensors[i], layer, &begin);
+    plan->places = calloc(n ? n : 1, sizeof(*plan->places));
     if (!plan->places)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for the plan of %u layers",
                          n_layers);
-    /* By layer, in the decoder's reading order. */
-    for (uint32_t layer = 0; layer < n_layers; layer++) {
-        for (uint32_t i = 0; i < source->n_tensors; i++) {
-            const struct arch_tensor *row = &source->tensors[i];
-            if (row->slot < ARCH_FIRST_LAYER_SLOT && layer > 0)
-                continue;
-            for (uint32_t expert = 0; expert < n_parts(model, row); expert++) {
-                int rc = add_place(plan, model, ops, row, layer, expert, err);
-                if (rc)
-                    return rc;
-            }
-        }
-    }
-    return 0;
+    /* By layer, in the decoder's reading order. Ranks may have unequal numbers of heads. Places by
+     * head come last, so that all ranks have the same places before them. */
+    int rc = 0;
+    for (uint32_t layer = 0; !rc && layer < n_layers; layer++)
+        rc = place_layer(plan, model, ops, layer, false, err);
+    for (uint32_t layer = 0; !rc && layer < n_layers; layer++)
+        rc = place_layer(plan, model, ops, layer, true, err);
+    return rc;
 }
 
 static int make_digest(struct rank_plan *plan, const struct model *model,

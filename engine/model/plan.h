@@ -22,7 +22,7 @@ enum { PLAN_HEADER_BYTES = 4096 };
 struct weight_place {
     enum arch_slot slot;
     uint32_t layer;  /* 0 for slots that are not per layer */
-    uint32_t expert; /* 0 for slots that are not per expert */
+    uint32_t expert; /* or head; 0 for slots that are neither per expert nor per head */
     const struct checkpoint_tensor *tensor;
     /* Norms of heads with a tensor each: [n_heads], the first is `tensor`. Else NULL. */
     const struct checkpoint_tensor *const *by_head;
@@ -30,8 +30,10 @@ struct weight_place {
     struct weight_desc desc;
     /* The rank's rows (elements of a vector) in the tensor; see struct row_map. */
     struct row_map map;
-    uint32_t first;  /* the first of the slot's rows that this rank holds */
-    uint32_t block;  /* which of the tensor's matrices; 0 without experts */
+    uint32_t first; /* the first of the slot's rows that this rank holds */
+    uint32_t block; /* which of the tensor's matrices; 0 without experts */
+    /* transposed matrices: the row of the file, in the block, that is the first column */
+    uint32_t first_column;
     uint32_t blocks; /* vectors: number of parts, each with `first` */
     bool is_transposed, plus_one, minus_exp;
     uint32_t row_bytes; /* a row as weight_pack_rows() reads it */

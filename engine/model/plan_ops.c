@@ -7,6 +7,10 @@
 /* The first op of the mixer that the set lacks, or NULL. */
 static const char *missing_op(const struct op_table *ops, enum arch_mixing mixing)
 {
+    if (mixing == ARCH_MIXING_LATENT && !ops->copy_heads)
+        return "copy_heads";
+    if (mixing == ARCH_MIXING_LATENT && !ops->kv_v_in_k)
+        return "attention with V in K";
     if (!arch_has_state(mixing))
         return NULL;
     if (!ops->conv)

@@ -17,12 +17,13 @@ static int split_dim(struct segments *seg, uint32_t dim, uint32_t granule, const
 static int split_heads(struct layer_split *split, const struct rank *rank,
                        const struct model_layer *layer, struct error *err)
 {
-    uint32_t k_dim = layer->k_dim, v_dim = layer->v_dim;
+    bool latent = layer->mixer && layer->mixer->mixing == ARCH_MIXING_LATENT;
+    uint32_t k_dim = layer->k_dim, v_dim = latent ? layer->o_dim : layer->v_dim;
     if (!layer->n_heads)
         return 0;
     /* A unit of heads has a multiple of 32 elements of queries and of values. The width with fewer
      * factors of two needs more heads for that. */
-    uint32_t dim = (k_dim & -k_dim) <= (v_dim & -v_dim) ? k_dim : v_dim;
+    uint32_t dim = !latent && (k_dim & -k_dim) <= (v_dim & -v_dim) ? k_dim : v_dim;
     struct segments heads = {.count = 0};
     int rc = split_dim(&heads, layer->n_heads * dim, dim, rank, "the heads", err);
     if (rc)

@@ -37,7 +37,7 @@ struct state_split {
  * a KV head, both ranks hold it. Zero where the layer has no attention, or no FFN of that kind. */
 struct layer_split {
     struct segments queries; /* part of n_heads · k_dim, whole heads */
-    struct segments mixed;   /* the same heads' part of n_heads · v_dim */
+    struct segments mixed;   /* the same heads' part of n_heads · o_dim */
     struct segments ffn, expert_ffn, shared_ffn;
     struct state_split state; /* all 0 without a state */
     uint32_t head_begin, n_heads;

@@ -227,7 +227,7 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
         {ARCH_PARAM_ROPE_LOW_FREQ, 1e-3, 1e6, SHAPE_UNSET, &s->low_freq},
         {ARCH_PARAM_ROPE_HIGH_FREQ, 1e-3, 1e6, SHAPE_UNSET, &s->high_freq},
     };
-    double share = 1;
+    double share = 1, log_factor = 0;
     int rc = shape_reader_f64(r, ARCH_PARAM_ROT_SHARE, of, 0, 1, SHAPE_UNSET, &share);
     s->n_rot = (uint32_t)(share * k_dim);
     uint32_t share_rot = s->n_rot;
@@ -245,6 +245,10 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
     for (size_t i = 0; !rc && i < sizeof(rows) / sizeof(rows[0]); i++)
         rc = shape_reader_f64(r, rows[i].id, of, rows[i].min, rows[i].max, rows[i].derived,
                               rows[i].out);
+    if (!rc)
+        rc = shape_reader_f64(r, ARCH_PARAM_ROPE_LOG_FACTOR, of, 0, 1e2, SHAPE_UNSET, &log_factor);
+    if (log_factor > 0)
+        s->mscale = s->mscale_all = 10 * log_factor;
     if (!rc)
         rc = shape_reader_bool(r, ARCH_PARAM_ROPE_TRUNCATE, of, &s->truncate);
     if (!rc)
@@ -283,15 +287,16 @@ static int read_ropes(struct shape_reader *r, struct model_shape *s)
         uint32_t of = layer->mixer->rope;
         if (!layer->n_heads || of == ARCH_NO_ROPE)
             continue;
-        int rc = k_dims[of] ? 0 : read_rope(r, s, of, layer->k_dim, &s->ropes[of]);
+        uint32_t dim = shape_rope_dim(s, layer);
+        int rc = k_dims[of] ? 0 : read_rope(r, s, of, dim, &s->ropes[of]);
         if (rc)
             return rc;
-        if (k_dims[of] && k_dims[of] != layer->k_dim)
+        if (k_dims[of] && k_dims[of] != dim)
             return error_set(r->err, STATUS_UNIMPLEMENTED,
                              "%s: layer %" PRIu32 " has keys of %" PRIu32 " elements and shares a "
                              "rope with keys of %" PRIu32 "; use a model with equal heads",
-                             checkpoint_name(r->ckpt), i, layer->k_dim, k_dims[of]);
-        k_dims[of] = layer->k_dim;
+                             checkpoint_name(r->ckpt), i, dim, k_dims[of]);
+        k_dims[of] = dim;
     }
     return find_long_rope(r, s);
 }
@@ -419,11 +424,58 @@ static int read_expert_ffn(struct shape_reader *r, uint32_t *out)
     return shape_reader_u32(r, ARCH_PARAM_EXPERT_FFN, 0, 1, MODEL_MAX_FFN, derived, out);
 }
 
+/* Groups of experts, unless the file's method ignores them. */
+static int read_groups(struct shape_reader *r, struct model_experts *e)
+{
+    const char *method = NULL;
+    int rc = shape_reader_text(r, ARCH_PARAM_EXPERT_METHOD, 0, &method);
+    if (rc || (method && strcmp(method, "greedy") == 0))
+        return rc;
+    if (method && strcmp(method, "group_limited_greedy") != 0 && strcmp(method, "noaux_tc") != 0)
+        return unknown_word(r, method, "choice of experts",
+                            "greedy, group_limited_greedy and noaux_tc");
+    rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS, 0, 1, at_most(e->n, EXPERTS_MAX_GROUPS), 1,
+                          &e->n_groups);
+    if (!rc && e->n % e->n_groups)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " groups do not divide the %" PRIu32 " experts",
+                                  e->n_groups, e->n);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS_USED, 0, 1, e->n_groups, e->n_groups,
+                              &e->n_groups_used);
+    if (!rc && e->n_used > e->n / e->n_groups * e->n_groups_used)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " of %" PRIu32 " groups have fewer than the %" PRIu32
+                                  " experts of a token",
+                                  e->n_groups_used, e->n_groups, e->n_used);
+    return rc;
+}
+
+/* The score of the file, else that of files with its vocabulary, else that of the router. */
+static int read_score(struct shape_reader *r, const struct model_shape *s, struct model_experts *e)
+{
+    uint32_t score = 0, vocab = 0;
+    int rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_SIGMOID_VOCAB, 0, 1, MODEL_MAX_VOCAB, 0, &vocab);
+    uint32_t derived = vocab && vocab == s->n_vocab_rows ? ROUTER_SIGMOID + 1 : 0;
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_SCORE, 0, 0, ROUTER_SQRT_SOFTPLUS + 1, derived,
+                              &score);
+    for (uint32_t i = 0; i < r->arch->n_ffns; i++) {
+        const struct arch_ffn *ffn = &r->arch->ffns[i];
+        if (ffn->body != ARCH_FFN_EXPERTS && ffn->body != ARCH_FFN_BOTH)
+            continue;
+        e->score = score ? (enum router_score)(score - 1) : ffn->router.score;
+        bool by_max = ffn->router.softmax_by_max && e->score == ROUTER_SOFTMAX;
+        e->group_score = by_max ? ROUTER_GROUP_MAX : ffn->router.group_score;
+    }
+    return rc;
+}
+
 static int read_experts(struct shape_reader *r, struct model_shape *s)
 {
     struct model_experts *e = &s->experts;
     double scale = 1;
-    uint32_t score = 0, n_shared = 0;
+    uint32_t n_shared = 0;
     int rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS, 0, 0, MODEL_MAX_EXPERTS, 0, &e->n);
     *e = (struct model_experts){.n = e->n, .n_groups = 1, .n_groups_used = 1, .scale = 1};
     if (rc || !e->n)
@@ -440,32 +492,13 @@ static int read_experts(struct shape_reader *r, struct model_shape *s)
         rc = shape_reader_u32(r, ARCH_PARAM_SHARED_FFN, 0, 0, MODEL_MAX_FFN, e->shared_ffn_dim,
                               &e->shared_ffn_dim);
     if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS, 0, 1, at_most(e->n, EXPERTS_MAX_GROUPS),
-                              1, &e->n_groups);
-    if (!rc && e->n % e->n_groups)
-        return checkpoint_bad_key(r->ckpt, r->key, r->err,
-                                  "%" PRIu32 " groups do not divide the %" PRIu32 " experts",
-                                  e->n_groups, e->n);
-    if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_EXPERT_GROUPS_USED, 0, 1, e->n_groups, e->n_groups,
-                              &e->n_groups_used);
-    if (!rc && e->n_used > e->n / e->n_groups * e->n_groups_used)
-        return checkpoint_bad_key(r->ckpt, r->key, r->err,
-                                  "%" PRIu32 " of %" PRIu32 " groups have fewer than the %" PRIu32
-                                  " experts of a token",
-                                  e->n_groups_used, e->n_groups, e->n_used);
+        rc = read_groups(r, e);
     if (!rc)
         rc = shape_reader_bool(r, ARCH_PARAM_EXPERT_RENORM, 0, &e->renormalise);
     if (!rc)
         rc = shape_reader_f64(r, ARCH_PARAM_EXPERT_SCALE, 0, 1e-6, 1e6, SHAPE_UNSET, &scale);
-    if (!rc)
-        rc =
-            shape_reader_u32(r, ARCH_PARAM_EXPERT_SCORE, 0, 0, ROUTER_SQRT_SOFTPLUS + 1, 0, &score);
     e->scale = (float)scale;
-    for (uint32_t i = 0; i < r->arch->n_ffns; i++)
-        if (r->arch->ffns[i].body == ARCH_FFN_EXPERTS || r->arch->ffns[i].body == ARCH_FFN_BOTH)
-            e->score = score ? (enum router_score)(score - 1) : r->arch->ffns[i].router.score;
-    return rc;
+    return rc ? rc : read_score(r, s, e);
 }
 
 int shape_read(const struct checkpoint *ckpt, const struct arch *arch,
@@ -514,5 +547,9 @@ enum activation shape_activation(const struct model_shape *shape, const struct m
 
 float shape_attn_scale(const struct model_shape *shape, const struct model_layer *layer)
 {
-    return shape->attn_scale > 0 ? shape->attn_scale : (float)(1.0 / sqrt(layer->k_dim));
+    bool latent = layer->mixer && layer->mixer->mixing == ARCH_MIXING_LATENT;
+    double scale = 1.0 / sqrt(latent ? layer->q_dim : layer->k_dim);
+    if (latent && layer->mixer->rope < ARCH_MAX_ROPES)
+        scale *= shape_rope_score_factor(&shape->ropes[layer->mixer->rope]);
+    return shape->attn_scale > 0 ? shape->attn_scale : (float)scale;
 }

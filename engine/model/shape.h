@@ -59,6 +59,7 @@ struct model_experts {
     uint32_t n, n_used, ffn_dim, shared_ffn_dim;
     uint32_t n_groups, n_groups_used; /* 1 of 1: no groups */
     enum router_score score;
+    enum router_group_score group_score;
     bool renormalise;
     float scale;
 };
@@ -115,6 +116,8 @@ void shape_fini(struct model_shape *shape);
 /* Length of a dimension in a layer (any layer for slots that exist once). */
 uint32_t shape_dim(const struct model_shape *shape, uint32_t layer, enum arch_dim dim);
 enum activation shape_activation(const struct model_shape *shape, const struct model_layer *layer);
+/* Elements of a key that a rope may turn. */
+uint32_t shape_rope_dim(const struct model_shape *shape, const struct model_layer *layer);
 float shape_attn_scale(const struct model_shape *shape, const struct model_layer *layer);
 /* Floats of a sequence's state in a layer: the inputs of the convolution, then the heads. 0 without
  * a state. The limits above exclude an overflow. */
@@ -125,6 +128,9 @@ uint64_t shape_state_floats(const struct model_shape *shape, uint32_t layer);
 /* Fills inv_freq[n_rot / 2] with the scaling applied, divided by `divisors` (NULL or [n_rot / 2]).
  * Returns the factor for cos and sin. Sources: arXiv 2104.09864; arXiv 2309.00071, section 3. */
 float shape_rope_freqs(const struct rope_set *set, const float *divisors, float *inv_freq);
+
+/* Latent attention: the factor of the scores, (1 + 0.1·mscale_all·ln(factor))² with YaRN. */
+double shape_rope_score_factor(const struct rope_set *set);
 
 /* Fills slopes[n_heads]. With n = 2^⌊log2 n_heads⌋, head h < n has 2^(−bias·(h + 1)/n). A head h ≥
  * n has 2^(−bias·(2·(h − n) + 1)/(2·n)), every other slope of 2·n heads. Source: arXiv 2108.12409,

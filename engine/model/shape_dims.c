@@ -113,3 +113,9 @@ uint64_t shape_state_floats(const struct model_shape *shape, uint32_t layer)
         return (s->width - 1) * values;
     return (s->width - 1) * (2 * keys + values) + values * s->key_dim;
 }
+
+uint32_t shape_rope_dim(const struct model_shape *shape, const struct model_layer *layer)
+{
+    bool latent = layer->mixer && layer->mixer->mixing == ARCH_MIXING_LATENT;
+    return latent ? shape->latent.n_rot : layer->k_dim;
+}

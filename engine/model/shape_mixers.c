@@ -112,9 +112,31 @@ int shape_mixers_check_activation(struct shape_reader *r, const struct model_sha
 
 /* --- latent attention --- */
 
+/* The elements of a key without rope, from the key's length where the source has that. */
+static int read_nope(struct shape_reader *r, struct model_latent *latent)
+{
+    uint32_t key = 0;
+    int rc = shape_reader_u32(r, ARCH_PARAM_LATENT_KEY, 0, 0, MODEL_MAX_HEAD_DIM, 0, &key);
+    latent->nope_dim = key > latent->n_rot ? key - latent->n_rot : 0;
+    if (rc || (key && !latent->nope_dim))
+        return rc ? rc
+                  : checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                       "keys of %" PRIu32 " elements have no part without rope "
+                                       "beside the %" PRIu32 " elements with rope",
+                                       key, latent->n_rot);
+    rc = shape_reader_u32(r, ARCH_PARAM_LATENT_NOPE, 0, 1, MODEL_MAX_HEAD_DIM, latent->nope_dim,
+                          &latent->nope_dim);
+    if (!rc && key && key != latent->nope_dim + latent->n_rot)
+        rc = checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                "%" PRIu32 " elements without rope and %" PRIu32
+                                " with rope are not keys of %" PRIu32,
+                                latent->nope_dim, latent->n_rot, key);
+    return rc;
+}
+
 static int read_ranks(struct shape_reader *r, struct model_latent *latent)
 {
-    double eps = 1e-6;
+    double eps = 0;
     const struct {
         enum arch_param_id id;
         uint32_t min, max;
@@ -123,7 +145,6 @@ static int read_ranks(struct shape_reader *r, struct model_latent *latent)
         {ARCH_PARAM_LATENT_Q, 0, MODEL_MAX_HIDDEN, &latent->q_rank},
         {ARCH_PARAM_LATENT_KV, 1, MODEL_MAX_HEAD_DIM, &latent->kv_rank},
         {ARCH_PARAM_LATENT_ROT, 2, MODEL_MAX_HEAD_DIM, &latent->n_rot},
-        {ARCH_PARAM_LATENT_NOPE, 1, MODEL_MAX_HEAD_DIM, &latent->nope_dim},
         {ARCH_PARAM_LATENT_VALUE, 1, MODEL_MAX_HEAD_DIM, &latent->v_dim},
     };
     for (uint32_t i = 0; i < ARCH_N_OF(rows); i++) {
@@ -139,6 +160,38 @@ static int read_ranks(struct shape_reader *r, struct model_latent *latent)
     }
     int rc = shape_reader_f64(r, ARCH_PARAM_LATENT_EPS, 0, 1e-12, 1e-1, SHAPE_UNSET, &eps);
     latent->eps = (float)eps;
+    if (!rc && !(eps > 0))
+        rc = error_set(r->err, STATUS_INTERNAL, "architecture %s: no row for the norms of low rank",
+                       r->arch->name);
+    return rc ? rc : read_nope(r, latent);
+}
+
+/* The numbers that describe the cache, where the file has them. Some files count a KV head for each
+ * head. */
+static int check_cache(struct shape_reader *r, uint32_t of, uint32_t i,
+                       const struct model_layer *layer)
+{
+    uint32_t n_kv = layer->n_heads, k_dim = layer->k_dim, v_dim = layer->v_dim;
+    int rc = shape_reader_layer_u32(r, ARCH_PARAM_KV_HEADS, of, i, 1, layer->n_heads,
+                                    layer->n_heads, &n_kv);
+    if (!rc && n_kv != 1 && n_kv != layer->n_heads)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "%" PRIu32 " KV heads are neither 1 nor the %" PRIu32 " heads",
+                                  n_kv, layer->n_heads);
+    if (!rc)
+        rc = shape_reader_layer_u32(r, ARCH_PARAM_KEY_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, k_dim,
+                                    &k_dim);
+    if (!rc && k_dim != layer->k_dim)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "keys of %" PRIu32 " elements are not the ranks' sum %" PRIu32,
+                                  k_dim, layer->k_dim);
+    if (!rc)
+        rc = shape_reader_layer_u32(r, ARCH_PARAM_VALUE_DIM, of, i, 1, MODEL_MAX_HEAD_DIM, v_dim,
+                                    &v_dim);
+    if (!rc && v_dim != layer->v_dim)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "values of %" PRIu32 " elements do not have the rank %" PRIu32,
+                                  v_dim, layer->v_dim);
     return rc;
 }
 
@@ -157,5 +210,5 @@ int shape_mixers_read_latent(struct shape_reader *r, struct model_shape *s, uint
     layer->v_dim = latent->kv_rank;
     layer->q_dim = latent->nope_dim + latent->n_rot;
     layer->o_dim = latent->v_dim;
-    return rc;
+    return rc ? rc : check_cache(r, of, i, layer);
 }

@@ -34,6 +34,12 @@ static double mscale_of(const struct rope_set *s, double k)
     return s->factor > 1 ? 1 + 0.1 * k * log(s->factor) : 1;
 }
 
+double shape_rope_score_factor(const struct rope_set *s)
+{
+    double m = s->scaling == ROPE_SCALING_YARN ? mscale_of(s, s->mscale_all) : 1;
+    return m * m;
+}
+
 /* The scaling's own factor of cos and sin. */
 static double own_factor(const struct rope_set *s)
 {

@@ -25,7 +25,7 @@ from gguf import GGMLQuantizationType as Q
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import make_families
-from expert_groups import delta
+from expert_groups import delta, latent
 from torch_models.logits_file import LogitsFile
 from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 
@@ -320,7 +320,7 @@ FAMILIES |= {
     # both kinds of attention layer; dense, because others show experts over four ranks
     "mimo2_wide": wide(FAMILIES["mimo2"], head_dim=32, num_hidden_layers=2, mlp_layer_types=["dense", "dense"]),
 }  # fmt: skip
-FAMILIES |= delta.families(Family, config)
+FAMILIES |= delta.families(Family, config) | latent.families(Family)
 
 
 # --- weights ---
@@ -495,6 +495,7 @@ def add_tensor(w, name, x, kind=None):
         w.add_tensor(name, x)
     else:
         kind = MATRICES if x.shape[-1] % 32 == 0 and "_inp" not in name else Q.BF16
+        kind = Q.Q8_0 if "attn_kv_b" in name else kind  # old files have it quantized; its values fit exactly
         w.add_tensor(name, gguf.quantize(x, kind), raw_dtype=kind)
 
 

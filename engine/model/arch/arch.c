@@ -230,7 +230,8 @@ static bool uses_rope(const struct arch *arch, uint32_t set)
 
 static bool is_text(enum arch_param_id id)
 {
-    return id == ARCH_PARAM_ROPE_SCALING || id == ARCH_PARAM_ACTIVATION;
+    return id == ARCH_PARAM_ROPE_SCALING || id == ARCH_PARAM_ACTIVATION ||
+           id == ARCH_PARAM_EXPERT_METHOD;
 }
 
 /* True if a kind of the architecture reads the parameter. */
@@ -257,7 +258,7 @@ static bool is_read(const struct arch *arch, enum arch_param_id id)
         return chunks;
     if (id >= ARCH_PARAM_TEMPERATURE && id <= ARCH_PARAM_TEMPERATURE_OFFSET)
         return temperature;
-    return experts || id < ARCH_PARAM_EXPERTS || id > ARCH_PARAM_EXPERT_SCORE;
+    return experts || id < ARCH_PARAM_EXPERTS || id > ARCH_PARAM_EXPERT_SIGMOID_VOCAB;
 }
 
 static bool param_is_sound(const struct arch *arch, const struct arch_param *p)
@@ -318,13 +319,20 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
     return true;
 }
 
+/* The matrices of heads in one tensor may lie in rows or in columns. */
+static bool transforms_agree(const struct arch_tensor *a, const struct arch_tensor *b)
+{
+    bool by_head = arch_slot_facts(a->slot)->by_head && arch_slot_facts(b->slot)->by_head;
+    return a->transform == b->transform || by_head;
+}
+
 /* False if a slot that shares the tensor differs in `required` or in the transform. */
 static bool agrees_with_others(const struct arch_source *source, const struct arch_tensor *row)
 {
     for (uint32_t i = 0; i < source->n_tensors; i++)
         if (strcmp(source->tensors[i].name, row->name) == 0 &&
             (source->tensors[i].required != row->required ||
-             source->tensors[i].transform != row->transform))
+             !transforms_agree(&source->tensors[i], row)))
             return false;
     return true;
 }
@@ -420,6 +428,8 @@ static bool mixer_is_sound(const struct arch *arch, const struct arch_mixer *m,
     if (!attends && (m->reach || bare || m->bare_value_norm || m->has_temperature ||
                      m->head_norm_scope || m->rope != ARCH_NO_ROPE))
         return false;
+    if (m->mixing == ARCH_MIXING_LATENT && (bare || m->bare_value_norm || m->has_temperature))
+        return false;
     if (m->norm_before_gate && m->mixing != ARCH_MIXING_MAMBA2 &&
         m->mixing != ARCH_MIXING_ATTENTION_MAMBA2)
         return false;
@@ -445,7 +455,8 @@ static bool ffn_is_sound(const struct arch_ffn *f, const struct arch_source *sou
         return false;
     if (experts)
         return has_param(source, ARCH_PARAM_EXPERTS);
-    return !r->score && !r->group_score && !r->weight && !(r->min_sum > 0) && !(r->add_sum > 0);
+    return !r->score && !r->group_score && !r->softmax_by_max && !r->weight && !(r->min_sum > 0) &&
+           !(r->add_sum > 0);
 }
 
 /* True if a pattern can choose the kind. */

@@ -113,6 +113,7 @@ enum arch_expert_weight {
 struct arch_router {
     enum router_score score; /* ARCH_PARAM_EXPERT_SCORE replaces it */
     enum router_group_score group_score;
+    bool softmax_by_max; /* with the score softmax, a group's score is ROUTER_GROUP_MAX */
     enum arch_expert_weight weight;
     float min_sum, add_sum; /* as in struct router_params */
 };

@@ -59,7 +59,7 @@
     X(qwen3next)
 
 /* Latent attention (latent/). */
-#define ARCH_EACH_LATENT(X)
+#define ARCH_EACH_LATENT(X) X(deepseek2)
 
 /* Gemma 4 and Llama 4 (newer/). */
 #define ARCH_EACH_NEWER(X)

@@ -55,7 +55,8 @@ enum arch_param_id {
     ARCH_PARAM_LATENT_Q,          /* rank of the queries; 0: they have full rank */
     ARCH_PARAM_LATENT_KV,         /* rank of K and V */
     ARCH_PARAM_LATENT_ROT,        /* elements of a head with rope, */
-    ARCH_PARAM_LATENT_NOPE,       /* and without */
+    ARCH_PARAM_LATENT_NOPE,       /* and without; derived: LATENT_KEY − LATENT_ROT */
+    ARCH_PARAM_LATENT_KEY,        /* both together; derived: their sum */
     ARCH_PARAM_LATENT_VALUE,      /* elements of a head's output */
     ARCH_PARAM_LATENT_EPS,        /* for norms of low-rank queries, keys and values */
     ARCH_PARAM_SCALE_ATTN_IN,     /* Falcon-H1 multiplies the attention's input, */
@@ -72,10 +73,13 @@ enum arch_param_id {
     ARCH_PARAM_SHARED_COUNT, /* in its place: shared experts of ARCH_PARAM_EXPERT_FFN each */
     ARCH_PARAM_EXPERT_GROUPS,
     ARCH_PARAM_EXPERT_GROUPS_USED,
+    ARCH_PARAM_EXPERT_METHOD, /* a name; "greedy": the groups do not count */
     ARCH_PARAM_EXPERT_RENORM, /* bool: the chosen weights are divided by their sum */
     ARCH_PARAM_EXPERT_SCALE,  /* multiplies the weights at last */
     /* 0 the router's, 1 softmax, 2 sigmoid, 3 softmax of the chosen, 4 √softplus */
     ARCH_PARAM_EXPERT_SCORE,
+    /* A number of tokens: without a key, a model with this vocabulary has the score sigmoid. */
+    ARCH_PARAM_EXPERT_SIGMOID_VOCAB,
     ARCH_PARAM_ROT_DIM,   /* this and the following ones: of a rope set */
     ARCH_PARAM_ROT_SHARE, /* part of the key dimension, in place of a number */
     ARCH_PARAM_ROPE_BASE,

@@ -69,6 +69,8 @@ def widen(config):
     put(20, "linear_value_head_dim")
     put([LINEAR, FULL], "layer_types") if "linear_num_key_heads" in config else None
     put(2, "num_hidden_layers", "n_layer", "n_layers")
+    if "kv_lora_rank" in config:
+        config.update(num_key_value_heads=8, v_head_dim=32)
     rope = config.get("rope_parameters") or {}
     if "mrope_section" in rope:
         rope["mrope_section"] = [6, 5, 5]

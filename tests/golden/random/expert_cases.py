@@ -22,6 +22,16 @@ SPARSE = {"every second": Change(dict(decoder_sparse_step=2)), "some dense": Cha
 ALL = {"all experts": Change(lambda rng, c: dict(num_experts_per_tok=c.get("num_experts") or c["num_local_experts"]))}
 LOCAL = dict(number="num_local_experts")
 GRANITE = dict(embedding_multiplier=2.5, logits_scaling=4.0, residual_multiplier=0.3, attention_multiplier=0.2)
+# As many KV heads as heads, which transformers demands.
+LATENT = dict(
+    num_key_value_heads=lambda rng, c: c["num_attention_heads"], q_lora_rank=lambda rng, c: int(rng.integers(3, 30)),
+    kv_lora_rank=lambda rng, c: int(rng.integers(3, 40)), qk_nope_head_dim=lambda rng, c: int(rng.integers(1, 30)),
+    qk_rope_head_dim=lambda rng, c: 2 * int(rng.integers(1, 9)), v_head_dim=lambda rng, c: int(rng.integers(1, 40)),
+    n_shared_experts=1, first_k_dense_replace=1, num_hidden_layers=3, routed_scaling_factor=1.5)
+LATENTS = {
+    "full rank": Change(dict(q_lora_rank=None)), "two shared": Change(dict(n_shared_experts=2)),
+    "no dense": Change(dict(first_k_dense_replace=0)),
+    "yarn": Change(dict(rope_parameters=rope(9000.0, "yarn", factor=4.0, mscale=0.7, mscale_all_dim=0.9, **ORIGINAL)))}
 EXPERT_CASES = {
     "mixtral": Case("MixtralForCausalLM", experts(dense, "intermediate_size", **LOCAL), TIED | ALL | ROPES | GELU | {
         "window": Change(window, "sliding_window"), "noise": Change(dict(router_jitter_noise=0.1))}),
@@ -52,6 +62,12 @@ EXPERT_CASES = {
             "norms": Change(dict(use_qk_norm=True)), "two shared": Change(dict(n_shared_experts=2)),
             "groups": Change(dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3)),
             "no dense": Change(dict(first_k_dense_replace=0))}),
+    "deepseek_v2": Case("DeepseekV2ForCausalLM", experts(
+        dense_square, "moe_intermediate_size", "n_routed_experts", **LATENT, q_lora_rank=None, topk_method="greedy"), TIED | LATENTS | {
+            "groups": Change(dict(topk_method="group_limited_greedy", n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3))}),
+    "deepseek_v3": Case("DeepseekV3ForCausalLM", experts(
+        dense_square, "moe_intermediate_size", "n_routed_experts", **LATENT, norm_topk_prob=True, n_group=1, topk_group=1),
+        TIED | RENORM | LATENTS | {"groups": Change(dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3))}),
     "ernie4_5_moe": Case("Ernie4_5_MoeForCausalLM", experts(
         dense_square, "moe_intermediate_size", "moe_num_experts", moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=1,
         moe_layer_end_index=-1, moe_layer_interval=1, num_hidden_layers=4), TIED | GELU | {

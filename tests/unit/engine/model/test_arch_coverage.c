@@ -106,26 +106,6 @@ static const struct {
     {SET_PARAM, ARCH_PARAM_SCALE_STATE_OUT},
     {SET_PARAM, ARCH_PARAM_SCALE_STATE_PARTS},
     {SET_PARAM, ARCH_PARAM_SCALE_FFN},
-    /* latent attention */
-    {SET_MIXING, ARCH_MIXING_LATENT},
-    {SET_SLOT, ARCH_LATENT_Q_DOWN},
-    {SET_SLOT, ARCH_LATENT_Q_NORM},
-    {SET_SLOT, ARCH_LATENT_Q_NOPE},
-    {SET_SLOT, ARCH_LATENT_Q_ROPE},
-    {SET_SLOT, ARCH_LATENT_KV_DOWN},
-    {SET_SLOT, ARCH_LATENT_K_ROPE},
-    {SET_SLOT, ARCH_LATENT_KV_NORM},
-    {SET_SLOT, ARCH_LATENT_K_UP},
-    {SET_SLOT, ARCH_LATENT_V_UP},
-    {SET_TRANSFORM, ARCH_TRANSFORM_HEADS},
-    {SET_TRANSFORM, ARCH_TRANSFORM_HEADS_TRANSPOSED},
-    {SET_PARAM, ARCH_PARAM_LATENT_Q},
-    {SET_PARAM, ARCH_PARAM_LATENT_KV},
-    {SET_PARAM, ARCH_PARAM_LATENT_ROT},
-    {SET_PARAM, ARCH_PARAM_LATENT_NOPE},
-    {SET_PARAM, ARCH_PARAM_LATENT_VALUE},
-    {SET_PARAM, ARCH_PARAM_LATENT_EPS},
-    {SET_PARAM, ARCH_PARAM_ROPE_LOG_FACTOR},
     {SET_PARAM, ARCH_PARAM_ROPE_EXT_FACTOR},
     /* Gemma 4 */
     {SET_VALUE_NORM, true},
@@ -191,7 +171,7 @@ static void reach_layer(const struct model *model, const struct model_layer *lay
     reach(SET_ACTIVATION, shape_activation(&model->shape, layer));
     if (f->body == ARCH_FFN_EXPERTS || f->body == ARCH_FFN_BOTH) {
         reach(SET_SCORE, model->shape.experts.score);
-        reach(SET_GROUP_SCORE, f->router.group_score);
+        reach(SET_GROUP_SCORE, model->shape.experts.group_score);
         reach(SET_WEIGHT, f->router.weight);
     }
 }

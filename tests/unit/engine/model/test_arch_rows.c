@@ -70,6 +70,10 @@ static const struct {
     /* another value is refused: test_arch_model.c, test_arch_keys.c */
     {ARCH_PARAM_VOCAB, "hf"},
     {ARCH_PARAM_TIED, "hf"},
+    /* test_latent_model.c: another value is refused; another number of tokens has another score */
+    {ARCH_PARAM_LATENT_KEY, "hf"},
+    {ARCH_PARAM_EXPERT_METHOD, "hf"},
+    {ARCH_PARAM_EXPERT_SIGMOID_VOCAB, "gguf"},
     /* the goldens have the tables' own values; folders have other groups */
     {ARCH_PARAM_EXPERT_SCORE, "gguf"},
     {ARCH_PARAM_EXPERT_GROUPS_USED, "gguf"},

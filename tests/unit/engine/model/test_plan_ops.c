@@ -59,11 +59,34 @@ static void test_only_the_layers_of_the_rank_count(void **state)
     checkpoint_close(ckpt);
 }
 
+static void test_latent_attention_needs_its_ops(void **state)
+{
+    (void)state;
+    struct checkpoint *ckpt = observe_open("deepseek_v3");
+    struct model model;
+    struct error err;
+    const struct op_table *cpu = NULL;
+    assert_int_equal(model_init(&model, ckpt, NULL, &err), 0);
+    assert_int_equal(op_table_cpu("ref", &cpu, &err), 0);
+    for (int i = 0; i < 3; i++) {
+        struct op_table ops = *cpu;
+        ops.kv_v_in_k = i != 1;
+        ops.copy_heads = i == 2 ? NULL : cpu->copy_heads;
+        int rc = plan_ops_check(&ops, &model.shape, 0, 2, &err);
+        assert_int_equal(rc, i > 0 ? STATUS_UNIMPLEMENTED : 0);
+        if (i > 0)
+            assert_non_null(strstr(err.message, i == 1 ? "V in K" : "copy_heads"));
+    }
+    model_fini(&model);
+    checkpoint_close(ckpt);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_missing_op_is_named_before_weights_are_read),
         cmocka_unit_test(test_only_the_layers_of_the_rank_count),
+        cmocka_unit_test(test_latent_attention_needs_its_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
