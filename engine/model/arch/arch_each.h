@@ -56,7 +56,8 @@
 #define ARCH_EACH_HYBRID(X)                                                                        \
     X(qwen35)                                                                                      \
     X(qwen35moe)                                                                                   \
-    X(qwen3next)
+    X(qwen3next)                                                                                   \
+    X(qwen3next_joined)
 
 /* Latent attention (latent/). */
 #define ARCH_EACH_LATENT(X) X(deepseek2)

@@ -1,7 +1,8 @@
 /* qwen35moe.c: Qwen3.5 and its successors with experts, and Qwen3-Next. Beside the experts of each
- * layer stands a shared expert, times the sigmoid of its own gate. Qwen3-Next stores the
- * projections of a delta net by key head; its GGUF files do so for two of them. Its value heads lie
- * side by side if they read one key head. Ollama gives Qwen3-Next the name of Qwen3.5. */
+ * layer stands a shared expert, times the sigmoid of its own gate. Folders of Qwen3-Next store the
+ * projections of a delta net by key head. GGUF files do so for two of them, and old files for all.
+ * Its value heads lie side by side if they read one key head. Ollama gives Qwen3-Next the name of
+ * Qwen3.5. */
 #include "engine/model/arch/arch.h"
 
 /* --- GGUF --- */
@@ -181,6 +182,11 @@ static const struct arch_fixed_key next_hf_fixed_keys[] = {
     ARCH_ANY_VALUE("max_window_layers"),
 };
 
+/* A file of an old converter. */
+static const struct arch_variant next_gguf_variants[] = {
+    {.tensor = "blk.0.ssm_in.weight", .arch = "qwen3next_joined"},
+};
+
 static const struct arch_source next_sources[] = {
     {
         .base = &experts_gguf,
@@ -191,8 +197,10 @@ static const struct arch_source next_sources[] = {
         .tensors = next_gguf_tensors,
         .draft_layers = "blk.%u.",
         .counts_drafts = true,
+        .variants = next_gguf_variants,
         .n_params = ARCH_N_OF(next_gguf_params),
         .n_tensors = ARCH_N_OF(next_gguf_tensors),
+        .n_variants = ARCH_N_OF(next_gguf_variants),
     },
     {
         .base = &experts_hf,
@@ -213,4 +221,31 @@ const struct arch arch_qwen3next = {
     DESCRIPTION,
     .sources = next_sources,
     .n_sources = ARCH_N_OF(next_sources),
+};
+
+/* --- Qwen3-Next in old GGUF files --- */
+
+static const struct arch_tensor joined_tensors[] = {
+    {ARCH_STATE_Q, true, "blk.%u.ssm_in.weight", ARCH_TRANSFORM_BY_STATE_HEAD},
+    {ARCH_STATE_K, true, "blk.%u.ssm_in.weight", ARCH_TRANSFORM_BY_STATE_HEAD},
+    {ARCH_STATE_V, true, "blk.%u.ssm_in.weight", ARCH_TRANSFORM_BY_STATE_HEAD},
+    {ARCH_STATE_GATE, true, "blk.%u.ssm_in.weight", ARCH_TRANSFORM_BY_STATE_HEAD},
+};
+
+static const struct arch_source joined_sources[] = {{
+    .base = &next_sources[0],
+    .format = "gguf",
+    .aliases = "qwen3next_joined",
+    .rope_style = ROPE_HALF,
+    .tensors = joined_tensors,
+    .draft_layers = "blk.%u.",
+    .counts_drafts = true,
+    .n_tensors = ARCH_N_OF(joined_tensors),
+}};
+
+const struct arch arch_qwen3next_joined = {
+    .name = "qwen3next_joined",
+    DESCRIPTION,
+    .sources = joined_sources,
+    .n_sources = ARCH_N_OF(joined_sources),
 };

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -17,6 +18,7 @@
 #include "tests/unit/engine/support/support_dialect.h"
 #include "tests/unit/engine/support/support_folder.h"
 #include "tests/unit/engine/support/support_gguf.h"
+#include "tests/unit/engine/support/support_observe.h"
 
 enum { BAD = STATUS_INVALID_ARGUMENT, UNBUILT = STATUS_UNIMPLEMENTED };
 
@@ -239,12 +241,57 @@ static void test_layer_without_its_tensor_is_refused_by_list_and_tensor(void **s
     }
 }
 
+/* --- old files of Qwen3-Next --- */
+
+/* An old converter wrote the four projections of a delta net as the folder has them. */
+static void test_old_file_with_joined_projections_gives_the_same_logits(void **state)
+{
+    static const char *const tensors[][2] = {{"blk.0.attn_qkv.weight", "mtp.a"},
+                                             {"blk.0.attn_gate.weight", "mtp.b"}};
+    struct checkpoint *folder = observe_open("qwen3next"), *plain = observe_open("qwen3next.gguf");
+    const struct checkpoint_tensor *joined =
+        checkpoint_tensor_find(folder, "model.layers.0.linear_attn.in_proj_qkvz.weight");
+    struct observation expected, now;
+    struct model model = {0};
+    struct error err = {0};
+    uint64_t data = 0;
+    size_t n = 0;
+    char *bytes = folder_read_golden("qwen3next", "model.safetensors", &n);
+    (void)state;
+    assert_non_null(joined);
+    assert_in_range(joined->offset_bytes + joined->n_bytes, 1, n);
+    const struct dialect_tensor added = {.name = "blk.0.ssm_in.weight",
+                                         .type = GGML_BF16,
+                                         .dims = {joined->dims[0], joined->dims[1]},
+                                         .data = bytes + joined->offset_bytes,
+                                         .n_bytes = joined->n_bytes};
+    const struct dialect d = {.from = "qwen3next",
+                              .to = "qwen3next",
+                              .tensors = tensors,
+                              .n_tensors = COUNT(tensors),
+                              .added = &added};
+    struct checkpoint *old = dialect_open("qwen3next", &d, &data);
+    if (model_init(&model, old, NULL, &err) != 0)
+        fail_msg("%s", err.message);
+    assert_ptr_equal(model.arch, &arch_qwen3next_joined);
+    observe(model.arch, old, &now);
+    observe(&arch_qwen3next, plain, &expected);
+    assert_string_equal(now.error, "");
+    assert_memory_equal(now.logits, expected.logits, now.vocab * sizeof(float));
+    model_fini(&model);
+    checkpoint_close(old);
+    checkpoint_close(plain);
+    checkpoint_close(folder);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_folders_are_refused_by_key_layer_and_tensor),
         cmocka_unit_test(test_bad_gguf_files_are_refused_by_key_layer_and_tensor),
         cmocka_unit_test(test_layer_without_its_tensor_is_refused_by_list_and_tensor),
+        cmocka_unit_test(test_old_file_with_joined_projections_gives_the_same_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

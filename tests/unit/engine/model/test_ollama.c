@@ -214,20 +214,25 @@ static const char *const delta_ollama_tensors[][2] = {
     {".ssm_dt.bias", ".ssm_dt"},
 };
 
+/* The architecture's key; valid until the next call. */
+static const char *key_of(const char *arch, const char *name)
+{
+    static char key[64];
+    snprintf(key, sizeof(key), "%s.%s", arch, name);
+    return key;
+}
+
 static void delta_keys(struct gguf_writer *w, const char *arch)
 {
     static const int32_t heads[] = {0, 1}, sections[] = {11, 11, 10};
-    char key[64];
-#define KEY(name) (snprintf(key, sizeof(key), "%s.%s", arch, (name)), key)
-    gguf_kv_i32s(w, KEY("attention.head_count_kv"), heads, 2);
-    gguf_kv_i32s(w, KEY("mrope_sections"), sections, 3);
-    gguf_kv_i32s(w, KEY("rope.mrope_section"), sections, 3);
-    gguf_kv_bool(w, KEY("rope.mrope_interleaved"), 1);
-    gguf_kv_u32(w, KEY("vision.block_count"), 27);
-    gguf_kv_u32(w, KEY("image_token_id"), 248056);
-    gguf_kv_u32(w, KEY("vision_start_token_id"), 248053);
-    gguf_kv_u32(w, KEY("vision_end_token_id"), 248054);
-#undef KEY
+    gguf_kv_i32s(w, key_of(arch, "attention.head_count_kv"), heads, 2);
+    gguf_kv_i32s(w, key_of(arch, "mrope_sections"), sections, 3);
+    gguf_kv_i32s(w, key_of(arch, "rope.mrope_section"), sections, 3);
+    gguf_kv_bool(w, key_of(arch, "rope.mrope_interleaved"), 1);
+    gguf_kv_u32(w, key_of(arch, "vision.block_count"), 27);
+    gguf_kv_u32(w, key_of(arch, "image_token_id"), 248056);
+    gguf_kv_u32(w, key_of(arch, "vision_start_token_id"), 248053);
+    gguf_kv_u32(w, key_of(arch, "vision_end_token_id"), 248054);
 }
 
 static void qwen35_ollama(struct gguf_writer *w)

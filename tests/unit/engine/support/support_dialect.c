@@ -144,20 +144,24 @@ struct checkpoint *dialect_open(const char *golden, const struct dialect *d, uin
         rename_tensor(d, name);
         gguf_tensor(&w, name, type, n_dims, dims, take_int(&b, 8));
     }
+    uint64_t begin = (b.at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    uint64_t end = (b.n - begin + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (d->added)
+        gguf_tensor(&w, d->added->name, d->added->type, 2, d->added->dims, end);
     if (d->images) {
         static const uint64_t dims[] = {4};
-        uint64_t begin = (b.at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        uint64_t end = (b.n - begin + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         gguf_tensor(&w, "v.patch_embedding.weight", GGML_F32, 1, dims, end);
         gguf_tensor(&w, "mm.mm_input_projection.weight", GGML_F32, 1, dims, end + ALIGNMENT);
     }
-    b.at = (b.at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    b.at = begin;
     while (w.bytes.n_bytes % ALIGNMENT)
         strbuf_add_char(&w.bytes, '\0');
     *out_data = w.bytes.n_bytes;
     strbuf_add(&w.bytes, file + b.at, b.n - b.at);
-    while (d->images && w.bytes.n_bytes % ALIGNMENT)
+    while ((d->images || d->added) && w.bytes.n_bytes % ALIGNMENT)
         strbuf_add_char(&w.bytes, '\0');
+    if (d->added)
+        strbuf_add(&w.bytes, d->added->data, d->added->n_bytes);
     for (int i = 0; d->images && i < ALIGNMENT + 16; i++)
         strbuf_add_char(&w.bytes, '\0');
     gguf_finish(&w);

@@ -16,6 +16,15 @@ struct dialect_edit {
     size_t n_bytes;
 };
 
+/* A tensor that the file gets, with its values. */
+struct dialect_tensor {
+    const char *name;
+    uint32_t type;
+    uint64_t dims[2];
+    const void *data;
+    size_t n_bytes;
+};
+
 struct dialect {
     const char *from, *to; /* names of the architecture */
     const struct dialect_edit *edits;
@@ -23,7 +32,8 @@ struct dialect {
     const char *const (*tensors)[2]; /* ends of names and their replacements */
     size_t n_tensors;
     void (*more)(struct gguf_writer *); /* further keys; may be NULL */
-    bool images;                        /* adds a tensor of an image's part */
+    bool images;                        /* adds tensors of an image's part */
+    const struct dialect_tensor *added; /* NULL: none; not with `images` */
 };
 
 /* Opens tests/golden/tiny/<golden>.gguf in the dialect. *out_data is the offset of the first
