@@ -80,7 +80,8 @@ static void bench_determinism(struct bench *b, struct executor *ex, uint32_t n_d
                               uint32_t n_prompt, uint32_t depth, uint32_t seq_blocks)
 {
     const struct step_sizes *steps = &ex->plans[head_rank(ex)].steps;
-    struct step_limits limits = {steps->max_rows, steps->max_seqs, steps->max_blocks_per_seq, 0, false};
+    struct step_limits limits = {steps->max_rows, steps->max_seqs, steps->max_blocks_per_seq, 0,
+                                 false};
     struct step_batch *batch = NULL;
     struct decoder *dec = ex->decoders[head_rank(ex)];
     struct error err = {0};

@@ -49,7 +49,8 @@ static void open_sim(const struct scheduler_config *given)
     sim.cfg.max_blocks_per_seq = 8192 / BLOCK;
     sim.cfg.max_requests = MAX_LIVE;
     sim.cfg.share_generated = true;
-    struct step_limits limits = {sim.cfg.max_rows, sim.cfg.max_seqs, sim.cfg.max_blocks_per_seq, 0, false};
+    struct step_limits limits = {sim.cfg.max_rows, sim.cfg.max_seqs, sim.cfg.max_blocks_per_seq, 0,
+                                 false};
     assert_int_equal(scheduler_create(&sim.cfg, &sim.sched, &err), 0);
     assert_int_equal(step_batch_create(&limits, &sim.batch, &err), 0);
     rng = 1;

@@ -45,7 +45,8 @@ void model_run_open_arch(struct model_run *run, struct checkpoint *ckpt, const s
         fail_msg("%s: %s", checkpoint_name(ckpt), err.message);
     run->stride =
         (executor_actual(run->ex)->context_tokens + cfg->kv_block_size - 1) / cfg->kv_block_size;
-    struct step_limits limits = {cfg->max_rows, cfg->max_seqs, run->stride, cfg->n_score_rows, false};
+    struct step_limits limits = {cfg->max_rows, cfg->max_seqs, run->stride, cfg->n_score_rows,
+                                 false};
     if (step_batch_create(&limits, &run->batch, &err) != 0)
         fail_msg("%s", err.message);
 }
