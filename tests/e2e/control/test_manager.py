@@ -215,7 +215,7 @@ def test_killed_manager_adopts_and_restarts_none(manager):
         assert {r.id: (r.pid, r.epoch) for r in manager.replicas()} == before
         status = manager.status()
         assert status.n_adopted_workers == 3 and status.n_ready_replicas == 3
-    assert all(r.adopted for r in manager.replicas())
+    until(lambda: all(r.adopted for r in manager.replicas()), 10, "the rows of the replicas tell of the adoption")
     manager.kill()
     dead, _ = before["r2"]
     os.kill(dead, signal.SIGKILL)  # dies while no manager runs
