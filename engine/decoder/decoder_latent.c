@@ -1,6 +1,7 @@
-/* Latent attention (arXiv 2405.04434), absorbed for every row. The cache has one KV head: the latent
- * values, then the key's part with rope. A head's up projection of keys turns queries to latent
- * values. Its up projection of values turns the mix of latent values to the head's output. */
+/* Latent attention (arXiv 2405.04434), absorbed for every row. The cache has one KV head: the
+ * latent values, then the key's part with rope. A head's up projection of keys turns queries to
+ * latent values. Its up projection of values turns the mix of latent values to the head's output.
+ */
 #include <stdlib.h>
 
 #include "base/error.h"
