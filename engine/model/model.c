@@ -200,62 +200,13 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
     return 0;
 }
 
-/* True if the layer's recurrent mixer has the slot. */
-static bool state_has(enum arch_mixing mixing, enum arch_slot slot)
-{
-    if (slot == ARCH_CONV_GATE_IN || slot == ARCH_CONV_GATE_OUT)
-        return mixing == ARCH_MIXING_CONV;
-    if (mixing == ARCH_MIXING_CONV)
-        return slot == ARCH_STATE_V || slot == ARCH_STATE_CONV_V ||
-               slot == ARCH_STATE_CONV_V_BIAS || slot == ARCH_STATE_OUT;
-    bool is_delta = mixing == ARCH_MIXING_DELTA;
-    if (slot == ARCH_STATE_BETA)
-        return is_delta;
-    return arch_has_state(mixing) && (slot != ARCH_STATE_D || !is_delta);
-}
-
-/* True if the layer's mixer has the slot, which is one of ARCH_ATTN_NORM to
- * ARCH_ATTN_POST_NORM_BIAS. */
-static bool mixer_has(enum arch_mixing mixing, enum arch_slot slot)
-{
-    if (slot >= ARCH_ATTN_Q && slot <= ARCH_ATTN_GATE)
-        return arch_has_attention(mixing) && mixing != ARCH_MIXING_LATENT;
-    if (slot == ARCH_ATTN_OUT || slot == ARCH_ATTN_OUT_BIAS)
-        return arch_has_attention(mixing);
-    if (slot >= ARCH_STATE_Q && slot <= ARCH_CONV_GATE_OUT)
-        return state_has(mixing, slot);
-    if (slot >= ARCH_LATENT_Q_DOWN && slot <= ARCH_LATENT_V_UP)
-        return mixing == ARCH_MIXING_LATENT;
-    return mixing != ARCH_MIXING_NONE;
-}
-
-/* True if the layer's FFN has the slot, which is ARCH_FFN_NORM or a later one. */
-static bool ffn_has(const struct arch_ffn *ffn, enum arch_slot slot)
-{
-    bool both = ffn->body == ARCH_FFN_BOTH;
-    bool is_gate = slot == ARCH_FFN_GATE || slot == ARCH_FFN_GATE_BIAS;
-    if (slot >= ARCH_FFN_GATE && slot <= ARCH_FFN_DOWN_BIAS)
-        return (both || ffn->body == ARCH_FFN_DENSE) && (!is_gate || ffn->form == ARCH_FFN_GATED);
-    if (slot >= ARCH_ROUTER && slot <= ARCH_SHARED_ROUTER)
-        return both || ffn->body == ARCH_FFN_EXPERTS;
-    if (slot >= ARCH_EXPERT_NORM && slot <= ARCH_DENSE_POST_NORM)
-        return both;
-    return slot >= ARCH_LAYER_GATE || ffn->body != ARCH_FFN_NONE;
-}
-
 /* True if the kind of the layer's mixer decides whether the layer has the slot. */
 static bool depends_on_mixer(const struct model *model, enum arch_slot slot)
 {
     bool lacks = false;
     for (uint32_t i = 0; i < model->arch->n_mixers; i++)
-        lacks |= !mixer_has(model->arch->mixers[i].mixing, slot);
+        lacks |= !shape_mixer_has(model->arch->mixers[i].mixing, slot);
     return lacks && slot >= ARCH_FIRST_LAYER_SLOT && slot < ARCH_FFN_NORM;
-}
-
-/* True if the layer's kind has the slot. */
-static bool layer_has(const struct model_layer *layer, enum arch_slot slot)
-{
-    return slot < ARCH_FFN_NORM ? mixer_has(layer->mixer->mixing, slot) : ffn_has(layer->ffn, slot);
 }
 
 /* The first of the row's names that the file has; NULL without one. `name` gets the first. */
@@ -413,7 +364,7 @@ static int bind_row(const struct binding *b, const struct arch_tensor *row, stru
     bool global = row->slot < ARCH_FIRST_LAYER_SLOT;
     uint32_t n_layers = global ? 1 : model->shape.n_layers;
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        if (!global && !layer_has(&model->shape.layers[layer], row->slot))
+        if (!global && !shape_layer_has(&model->shape.layers[layer], row->slot))
             continue;
         for (uint32_t expert = 0; expert < n_parts(model, row, layer); expert++) {
             int rc = bind_tensor(b, row, layer, expert, err);

@@ -14,6 +14,13 @@ static uint32_t outputs_of(const struct model *model, uint32_t layer, const stru
     return model_file_dim(&model->shape, layer, cols ? facts->cols : facts->rows);
 }
 
+/* True for a slot of the model, or of the layer. The attention norm of one layer and the FFN norm
+ * of another may have one name. */
+static bool has_slot(const struct model *model, uint32_t layer, enum arch_slot slot)
+{
+    return slot < ARCH_FIRST_LAYER_SLOT || shape_layer_has(&model->shape.layers[layer], slot);
+}
+
 uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                            uint32_t *out_begin)
 {
@@ -23,7 +30,8 @@ uint32_t model_tensor_rows(const struct model *model, const struct arch_tensor *
         const struct arch_tensor *t = &model->source.tensors[i];
         if (t == row)
             *out_begin = n_rows;
-        if (model->shared_with[i] == model->shared_with[row - model->source.tensors])
+        if (model->shared_with[i] == model->shared_with[row - model->source.tensors] &&
+            has_slot(model, layer, t->slot))
             n_rows += outputs_of(model, layer, t);
     }
     return n_rows;

@@ -122,6 +122,11 @@ float shape_attn_scale(const struct model_shape *shape, const struct model_layer
 /* Floats of a sequence's state in a layer: the inputs of the convolution, then the heads. 0 without
  * a state. The limits above exclude an overflow. */
 uint64_t shape_state_floats(const struct model_shape *shape, uint32_t layer);
+/* True if a mixer of the kind has the slot, which is one of ARCH_ATTN_NORM to
+ * ARCH_ATTN_POST_NORM_BIAS. */
+bool shape_mixer_has(enum arch_mixing mixing, enum arch_slot slot);
+/* True if the layer's kinds have the slot, which exists once per layer. */
+bool shape_layer_has(const struct model_layer *layer, enum arch_slot slot);
 
 /* shape_rope.c */
 

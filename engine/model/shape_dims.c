@@ -1,4 +1,4 @@
-/* The lengths of dimensions, and the size of a state (shape.h). */
+/* The lengths of dimensions, the size of a state, and the slots of a layer (shape.h). */
 #include "engine/model/shape.h"
 
 static uint32_t norm_dim(const struct model_layer *layer, uint32_t n_heads)
@@ -118,4 +118,51 @@ uint32_t shape_rope_dim(const struct model_shape *shape, const struct model_laye
 {
     bool latent = layer->mixer && layer->mixer->mixing == ARCH_MIXING_LATENT;
     return latent ? shape->latent.n_rot : layer->k_dim;
+}
+
+/* True if the layer's recurrent mixer has the slot. */
+static bool state_has(enum arch_mixing mixing, enum arch_slot slot)
+{
+    if (slot == ARCH_CONV_GATE_IN || slot == ARCH_CONV_GATE_OUT)
+        return mixing == ARCH_MIXING_CONV;
+    if (mixing == ARCH_MIXING_CONV)
+        return slot == ARCH_STATE_V || slot == ARCH_STATE_CONV_V ||
+               slot == ARCH_STATE_CONV_V_BIAS || slot == ARCH_STATE_OUT;
+    bool is_delta = mixing == ARCH_MIXING_DELTA;
+    if (slot == ARCH_STATE_BETA)
+        return is_delta;
+    return arch_has_state(mixing) && (slot != ARCH_STATE_D || !is_delta);
+}
+
+bool shape_mixer_has(enum arch_mixing mixing, enum arch_slot slot)
+{
+    if (slot >= ARCH_ATTN_Q && slot <= ARCH_ATTN_GATE)
+        return arch_has_attention(mixing) && mixing != ARCH_MIXING_LATENT;
+    if (slot == ARCH_ATTN_OUT || slot == ARCH_ATTN_OUT_BIAS)
+        return arch_has_attention(mixing);
+    if (slot >= ARCH_STATE_Q && slot <= ARCH_CONV_GATE_OUT)
+        return state_has(mixing, slot);
+    if (slot >= ARCH_LATENT_Q_DOWN && slot <= ARCH_LATENT_V_UP)
+        return mixing == ARCH_MIXING_LATENT;
+    return mixing != ARCH_MIXING_NONE;
+}
+
+/* True if the layer's FFN has the slot, which is ARCH_FFN_NORM or a later one. */
+static bool ffn_has(const struct arch_ffn *ffn, enum arch_slot slot)
+{
+    bool both = ffn->body == ARCH_FFN_BOTH;
+    bool is_gate = slot == ARCH_FFN_GATE || slot == ARCH_FFN_GATE_BIAS;
+    if (slot >= ARCH_FFN_GATE && slot <= ARCH_FFN_DOWN_BIAS)
+        return (both || ffn->body == ARCH_FFN_DENSE) && (!is_gate || ffn->form == ARCH_FFN_GATED);
+    if (slot >= ARCH_ROUTER && slot <= ARCH_SHARED_ROUTER)
+        return both || ffn->body == ARCH_FFN_EXPERTS;
+    if (slot >= ARCH_EXPERT_NORM && slot <= ARCH_DENSE_POST_NORM)
+        return both;
+    return slot >= ARCH_LAYER_GATE || ffn->body != ARCH_FFN_NONE;
+}
+
+bool shape_layer_has(const struct model_layer *layer, enum arch_slot slot)
+{
+    return slot < ARCH_FFN_NORM ? shape_mixer_has(layer->mixer->mixing, slot)
+                                : ffn_has(layer->ffn, slot);
 }

@@ -1,6 +1,7 @@
 #include "engine/model/shape_keys.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,12 +130,27 @@ static const char *list_known(const struct arch_fixed_key *fixed, char out[SHAPE
     return out;
 }
 
+/* Checks that the key gives a range without limits. */
+static int check_open(struct shape_reader *r, const char *full)
+{
+    struct values values;
+    int rc = read_values(r->ckpt, full, &values, r->err);
+    if (rc ||
+        (values.n == 2 && !(value_at(&values, 0).number > 0) && isinf(value_at(&values, 1).number)))
+        return rc;
+    return checkpoint_unbuilt_key(r->ckpt, full, r->err,
+                                  "limits other than 0 and infinity are not known; use a model "
+                                  "without such limits");
+}
+
 /* Checks every element of the key's value. */
 static int check_fixed(struct shape_reader *r, const char *full, const struct arch_fixed_key *fixed)
 {
     struct values values;
     if (fixed->rule == ARCH_KEY_ANY || fixed->rule == ARCH_KEY_TENSOR)
         return 0;
+    if (fixed->rule == ARCH_KEY_OPEN)
+        return check_open(r, full);
     int rc = read_values(r->ckpt, full, &values, r->err);
     for (uint64_t i = 0; !rc && i < values.n; i++) {
         struct value value = value_at(&values, i);

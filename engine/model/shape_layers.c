@@ -1,6 +1,7 @@
 #include "engine/model/shape_layers.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,13 @@ static void set_kind(const struct shape_reader *r, struct model_layer *layer, en
         layer->ffn = &r->arch->ffns[kind];
 }
 
+static uint32_t kind_of(const struct shape_reader *r, const struct model_layer *layer,
+                        enum arch_part part)
+{
+    return (uint32_t)(part == ARCH_PART_MIXER ? layer->mixer - r->arch->mixers
+                                              : layer->ffn - r->arch->ffns);
+}
+
 static bool has_array(const struct shape_reader *r, const char *full, enum checkpoint_kind kind,
                       struct checkpoint_array *out_array)
 {
@@ -32,6 +40,13 @@ static bool has_number(const struct shape_reader *r, const char *full)
     double number;
     struct error ignored;
     return checkpoint_get_f64(r->ckpt, full, &number, &ignored) == 0;
+}
+
+static bool has_bool(const struct shape_reader *r, const char *full)
+{
+    bool truth;
+    struct error ignored;
+    return checkpoint_get_bool(r->ckpt, full, &truth, &ignored) == 0;
 }
 
 static bool has_text(const struct shape_reader *r, const char *full)
@@ -57,7 +72,10 @@ static bool has_form(const struct shape_reader *r, const char *full, enum arch_p
     case ARCH_PATTERN_WITHOUT:
         return false;
     case ARCH_PATTERN_CHARS:
+    case ARCH_PATTERN_TEXT:
         return has_text(r, full);
+    case ARCH_PATTERN_SET:
+        return has_bool(r, full) || has_number(r, full);
     default:
         return has_number(r, full);
     }
@@ -168,6 +186,40 @@ static int apply_flags(struct shape_reader *r, const struct arch_pattern *p,
     return rc;
 }
 
+static const char *kind_name(const struct arch *arch, enum arch_part part, uint32_t kind)
+{
+    if (part == ARCH_PART_MIXER)
+        return kind < arch->n_mixers ? arch->mixers[kind].name : NULL;
+    return kind < arch->n_ffns ? arch->ffns[kind].name : NULL;
+}
+
+/* True if the key's value gives the layers of kind `rest` the row's kind. */
+static int chooses_kind(struct shape_reader *r, const struct arch_pattern *p, bool *out_chooses)
+{
+    const char *text = "";
+    double number = 0;
+    struct error ignored;
+    int rc = 0;
+    if (p->form == ARCH_PATTERN_TEXT) {
+        rc = checkpoint_get_string_or(r->ckpt, r->key, "", &text, r->err);
+        *out_chooses = arch_names_have(kind_name(r->arch, p->part, p->kind), text);
+    } else if (checkpoint_get_bool(r->ckpt, r->key, out_chooses, &ignored) != 0) {
+        rc = checkpoint_get_f64(r->ckpt, r->key, &number, r->err);
+        *out_chooses = number != 0;
+    }
+    return rc;
+}
+
+static int apply_value(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
+{
+    bool chooses = false;
+    int rc = chooses_kind(r, p, &chooses);
+    for (uint32_t i = 0; !rc && chooses && i < s->n_layers; i++)
+        if (kind_of(r, &s->layers[i], p->part) == p->rest)
+            set_kind(r, &s->layers[i], p->part, p->kind);
+    return rc;
+}
+
 /* A text with a letter for each layer. Those of layers that only draft tokens may follow. */
 static int apply_chars(struct shape_reader *r, const struct arch_pattern *p, struct model_shape *s)
 {
@@ -185,13 +237,6 @@ static int apply_chars(struct shape_reader *r, const struct arch_pattern *p, str
     return 0;
 }
 
-static const char *kind_name(const struct arch *arch, enum arch_part part, uint32_t kind)
-{
-    if (part == ARCH_PART_MIXER)
-        return kind < arch->n_mixers ? arch->mixers[kind].name : NULL;
-    return kind < arch->n_ffns ? arch->ffns[kind].name : NULL;
-}
-
 static int apply_names(struct shape_reader *r, const struct arch_pattern *p,
                        const struct checkpoint_array *array, struct model_shape *s)
 {
@@ -200,10 +245,10 @@ static int apply_names(struct shape_reader *r, const struct arch_pattern *p,
         size_t n = 0;
         const char *text = checkpoint_array_string(array, i, &n), *name;
         uint32_t kind = 0;
-        while ((name = kind_name(r->arch, p->part, kind)) != NULL &&
-               (strlen(name) != n || memcmp(name, text, n) != 0))
+        char word[SHAPE_MAX_KEY], escaped[ESCAPE_MAX_BYTES];
+        snprintf(word, sizeof(word), "%.*s", (int)(n < sizeof(word) ? n : 0), text);
+        while ((name = kind_name(r->arch, p->part, kind)) != NULL && !arch_names_have(name, word))
             kind++;
-        char escaped[ESCAPE_MAX_BYTES];
         if (!name)
             return checkpoint_unbuilt_key(
                 r->ckpt, r->key, r->err,
@@ -234,6 +279,8 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
         return apply_list(r, p, &array, s);
     if (p->form == ARCH_PATTERN_CHARS)
         return apply_chars(r, p, s);
+    if (p->form == ARCH_PATTERN_SET || p->form == ARCH_PATTERN_TEXT)
+        return apply_value(r, p, s);
     return p->form == ARCH_PATTERN_NAMES ? apply_names(r, p, &array, s)
                                          : apply_flags(r, p, &array, s);
 }
@@ -292,6 +339,33 @@ static int read_attention(struct shape_reader *r, const struct model_shape *s, u
     return read_head_dims(r, s, of, i, layer);
 }
 
+/* The width of a layer's dense FFN. LFM2 derives the width from the file's number. */
+static int read_ffn(struct shape_reader *r, const struct model_shape *s, uint32_t i, uint32_t *out)
+{
+    bool adjust = false;
+    double factor = 1;
+    uint32_t multiple = 1;
+    int rc = shape_reader_layer_u32(r, ARCH_PARAM_FFN, 0, i, 1, MODEL_MAX_FFN,
+                                    4 * (uint64_t)s->hidden_dim, out);
+    if (!rc)
+        rc = shape_reader_bool(r, ARCH_PARAM_FFN_ADJUST, 0, &adjust);
+    if (!rc)
+        rc = shape_reader_f64(r, ARCH_PARAM_FFN_FACTOR, 0, 1e-3, 1e3, SHAPE_UNSET, &factor);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_FFN_MULTIPLE, 0, 1, MODEL_MAX_FFN, 0, &multiple);
+    if (rc || !adjust)
+        return rc;
+    uint64_t width = (uint64_t)(factor * (double)(2 * (uint64_t)*out / 3));
+    width = (width + multiple - 1) / multiple * multiple;
+    if (!width || width > MODEL_MAX_FFN)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "with the multiple %" PRIu32 ", the FFN's width %" PRIu64
+                                  " is not in 1..%d",
+                                  multiple, width, MODEL_MAX_FFN);
+    *out = (uint32_t)width;
+    return 0;
+}
+
 static int read_layer(struct shape_reader *r, struct model_shape *s, uint32_t window,
                       uint32_t chunk, uint32_t i)
 {
@@ -305,8 +379,7 @@ static int read_layer(struct shape_reader *r, struct model_shape *s, uint32_t wi
     layer->window = layer->mixer->reach == ARCH_REACH_WINDOW ? window : 0;
     layer->chunk = layer->mixer->reach == ARCH_REACH_CHUNK ? chunk : 0;
     if (!rc && (layer->ffn->body == ARCH_FFN_DENSE || layer->ffn->body == ARCH_FFN_BOTH))
-        rc = shape_reader_layer_u32(r, ARCH_PARAM_FFN, 0, i, 1, MODEL_MAX_FFN,
-                                    4 * (uint64_t)s->hidden_dim, &layer->ffn_dim);
+        rc = read_ffn(r, s, i, &layer->ffn_dim);
     return rc;
 }
 

@@ -309,10 +309,12 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
         const struct arch_pattern *p = &source->patterns[i];
         uint32_t n_kinds = p->part == ARCH_PART_MIXER ? arch->n_mixers : arch->n_ffns;
         bool has_n = p->form <= ARCH_PATTERN_AFTER || p->form == ARCH_PATTERN_CHARS;
-        if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form > ARCH_PATTERN_CHARS ||
+        bool has_rest = p->form == ARCH_PATTERN_FLAGS || p->form == ARCH_PATTERN_SET ||
+                        p->form == ARCH_PATTERN_TEXT;
+        if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form >= N_ARCH_PATTERN_FORMS ||
             (p->form == ARCH_PATTERN_CHARS && (!p->key || !p->n)) || p->kind >= n_kinds ||
             p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
-            (p->form != ARCH_PATTERN_FLAGS && p->rest) ||
+            (!has_rest && p->rest) || (has_rest && !p->key) ||
             (p->form == ARCH_PATTERN_NAMES && p->kind))
             return false;
     }
@@ -493,7 +495,7 @@ static bool kinds_are_sound(const struct arch *arch, const struct arch_source *s
 static bool fixed_key_is_sound(const struct arch_fixed_key *k, const struct arch_source *source)
 {
     bool has_slot = (unsigned)k->slot < N_ARCH_SLOTS && arch_find_tensor(source, k->slot);
-    if ((unsigned)k->rule > ARCH_KEY_TENSOR || (k->text != NULL) != (k->rule == ARCH_KEY_TEXT) ||
+    if ((unsigned)k->rule > ARCH_KEY_OPEN || (k->text != NULL) != (k->rule == ARCH_KEY_TEXT) ||
         (k->rule != ARCH_KEY_NUMBER && k->value != 0))
         return false;
     return k->rule == ARCH_KEY_TENSOR ? has_slot : !k->slot;

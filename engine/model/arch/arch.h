@@ -74,7 +74,8 @@ enum arch_head_norms {
 };
 
 struct arch_mixer {
-    const char *name; /* kind's name, as in lists of layer types: "full_attention" */
+    /* The kind's names in lists of layer types, separated by '|': "full_attention|attention". */
+    const char *name;
     enum arch_mixing mixing;
     enum arch_reach reach;
     uint32_t rope; /* rope set, or ARCH_NO_ROPE */
@@ -119,7 +120,7 @@ struct arch_router {
 };
 
 struct arch_ffn {
-    const char *name; /* kind's name, as in lists of layer types: "dense" */
+    const char *name; /* the same: "dense" */
     enum arch_ffn_body body;
     enum arch_ffn_form form;
     enum activation activation; /* ARCH_PARAM_ACTIVATION replaces it */
@@ -134,6 +135,7 @@ enum arch_key_rule {
     ARCH_KEY_NUMBER, /* `value`; for a bool 0 or 1 */
     ARCH_KEY_TEXT,   /* a text among those of `text`, which '|' separates */
     ARCH_KEY_TENSOR, /* a bool: true if the file has a tensor of `slot`, false if it has none */
+    ARCH_KEY_OPEN,   /* an array of two numbers: 0, and infinity */
 };
 
 /* A key that is no parameter. In an array, each element must keep the rule. A key that ends with
@@ -158,6 +160,10 @@ struct arch_fixed_key {
 #define ARCH_ONE_TEXT(key_, text_)                                                                 \
     {                                                                                              \
         .key = (key_), .rule = ARCH_KEY_TEXT, .text = (text_)                                      \
+    }
+#define ARCH_OPEN_RANGE(key_)                                                                      \
+    {                                                                                              \
+        .key = (key_), .rule = ARCH_KEY_OPEN                                                       \
     }
 #define ARCH_HAS_TENSOR(key_, slot_)                                                               \
     {                                                                                              \
@@ -186,6 +192,9 @@ enum arch_pattern_form {
     /* The key is a text with a letter per layer; the letter `n` gives `kind`, others leave the
        layer. */
     ARCH_PATTERN_CHARS,
+    ARCH_PATTERN_SET,  /* if the number is not 0, or the bool true: layers of `rest` get `kind` */
+    ARCH_PATTERN_TEXT, /* if the text is a name of `kind`: layers of `rest` get `kind` */
+    N_ARCH_PATTERN_FORMS,
 };
 
 /* Chooses the kinds of layers. All layers begin with kind 0. The rows apply in order; so a later

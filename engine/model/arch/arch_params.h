@@ -43,8 +43,10 @@ enum arch_param_id {
     ARCH_PARAM_SHARED_KV_LAYERS,   /* the last n layers read the K and V of a layer before them */
     ARCH_PARAM_LAYER_EMBD,         /* width of the per-layer inputs; 0: none */
     ARCH_PARAM_FFN_DOUBLE,         /* bool; true: layers with shared K and V have twice the FFN */
-    ARCH_PARAM_FFN_MULTIPLE,       /* the FFN's width is rounded up to a multiple of this */
-    ARCH_PARAM_FFN_FACTOR,         /* multiplies the FFN's width before that */
+    /* bool; true: the FFN has two thirds of ARCH_PARAM_FFN, rounded down, */
+    ARCH_PARAM_FFN_ADJUST,
+    ARCH_PARAM_FFN_FACTOR,   /* times this number, rounded down, */
+    ARCH_PARAM_FFN_MULTIPLE, /* and rounded up to a multiple of this one */
     ARCH_PARAM_STATE_WIDTH,        /* taps of the convolution */
     ARCH_PARAM_STATE_KEY_DIM,      /* rows of a head's state */
     ARCH_PARAM_STATE_HEAD_DIM,     /* columns of a head's state; derived: inner / heads */
