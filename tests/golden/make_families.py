@@ -262,9 +262,10 @@ def write_logits(name, family, model, seed):
     rng = np.random.default_rng(seed)
     first = PROMPT + STEPS
     vocab = model.get_output_embeddings().weight.shape[0]
+    ids = min(VOCAB, vocab)
     sequences = [
-        (PROMPT, rng.integers(0, VOCAB, first), [0, 15, 16, *range(PROMPT - 1, first)]),
-        (SECOND, rng.integers(0, VOCAB, SECOND), [15, 16, 31, 32, SECOND - 1]),
+        (PROMPT, rng.integers(0, ids, first), [0, 15, 16, *range(PROMPT - 1, first)]),
+        (SECOND, rng.integers(0, ids, SECOND), [15, 16, 31, 32, SECOND - 1]),
     ]
     with torch.no_grad(), LogitsFile(OUT / f"{name}.bin", len(sequences), vocab) as f:
         for prompt, ids, rows in sequences:

@@ -57,7 +57,8 @@
     X(qwen35)                                                                                      \
     X(qwen35moe)                                                                                   \
     X(qwen3next)                                                                                   \
-    X(qwen3next_joined)
+    X(qwen3next_joined)                                                                            \
+    X(lfm2)
 
 /* Latent attention (latent/). */
 #define ARCH_EACH_LATENT(X) X(deepseek2)

@@ -72,7 +72,7 @@ static const struct {
     [SET_TRANSFORM] = {"arch_transform", N_ARCH_TRANSFORMS},
     [SET_PARAM] = {"arch_param_id", N_ARCH_PARAMS},
     [SET_ABSENT] = {"arch_absent", ARCH_ABSENT_FALLBACK + 1},
-    [SET_PATTERN] = {"arch_pattern_form", ARCH_PATTERN_CHARS + 1},
+    [SET_PATTERN] = {"arch_pattern_form", N_ARCH_PATTERN_FORMS},
     [SET_ROPE_STYLE] = {"rope_style", ROPE_HALF + 1},
     [SET_SCALING] = {"rope_scaling", ROPE_SCALING_PROPORTIONAL + 1},
 };
@@ -84,7 +84,6 @@ static const struct {
 } awaited[] = {
     /* Mamba-2 and short convolution */
     {SET_MIXING, ARCH_MIXING_MAMBA2},
-    {SET_MIXING, ARCH_MIXING_CONV},
     {SET_MIXING, ARCH_MIXING_ATTENTION_MAMBA2},
     {SET_MIXING, ARCH_MIXING_NONE},
     {SET_BODY, ARCH_FFN_NONE},
@@ -93,12 +92,9 @@ static const struct {
     {SET_SLOT, ARCH_STATE_CONV_Q_BIAS},
     {SET_SLOT, ARCH_STATE_CONV_K_BIAS},
     {SET_SLOT, ARCH_STATE_CONV_V_BIAS},
-    {SET_SLOT, ARCH_CONV_GATE_IN},
-    {SET_SLOT, ARCH_CONV_GATE_OUT},
-    {SET_PATTERN, ARCH_PATTERN_MARKED},
     {SET_PATTERN, ARCH_PATTERN_CHARS},
-    {SET_PARAM, ARCH_PARAM_FFN_MULTIPLE},
-    {SET_PARAM, ARCH_PARAM_FFN_FACTOR},
+    {SET_PATTERN, ARCH_PATTERN_SET},
+    {SET_PATTERN, ARCH_PATTERN_TEXT},
     {SET_PARAM, ARCH_PARAM_SCALE_ATTN_IN},
     {SET_PARAM, ARCH_PARAM_SCALE_ATTN_OUT},
     {SET_PARAM, ARCH_PARAM_SCALE_KEY},

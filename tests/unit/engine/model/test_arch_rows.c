@@ -329,10 +329,14 @@ static uint32_t try_params(const struct arch_source *source, const char *name)
     return n_bad;
 }
 
-/* In a parallel layer, both biases are added to the same sum. */
-static bool add_alike(const struct arch_source *source, enum arch_slot a, enum arch_slot b)
+/* In a parallel layer, both biases are added to the same sum. A short convolution multiplies its
+ * input by the gate. */
+static bool count_alike(const struct arch_source *source, enum arch_slot a, enum arch_slot b)
 {
     bool parallel = false;
+    if ((a == ARCH_STATE_V && b == ARCH_CONV_GATE_IN) ||
+        (b == ARCH_STATE_V && a == ARCH_CONV_GATE_IN))
+        return true;
     for (uint32_t i = 0; i < n_goldens; i++)
         parallel |=
             goldens[i].source == source && goldens[i].arch->residual == ARCH_RESIDUAL_PARALLEL;
@@ -345,7 +349,7 @@ static uint32_t try_exchanges(const struct arch_source *source, const struct arc
 {
     uint32_t n_bad = 0;
     for (enum arch_slot other = 0; other < N_ARCH_SLOTS; other++) {
-        bool noticed = !have_same_shape(row->slot, other) || add_alike(source, row->slot, other);
+        bool noticed = !have_same_shape(row->slot, other) || count_alike(source, row->slot, other);
         bool possible = false;
         ANY_GOLDEN(source, notices_exchange(g, row, other, &possible));
         if (noticed || !possible)
