@@ -78,8 +78,7 @@ static int project(struct decoder *dec, const struct layer *at, struct tensor *q
                                             (size_t)k->n_rows * k->n_cols * sizeof(float));
     if (!rc && at->facts->mixer->bare_value_norm)
         rc = norm_heads(dec, at, v, at->facts->v_dim, dec->mem.ones, NULL);
-    const struct scale_params scale = {.factor = dec->shape->value_scale};
-    return rc || scale.factor == 1 ? rc : op_scale(dec->stream, v, NULL, &scale);
+    return rc ? rc : decoder_scale(dec, v, dec->shape->value_scale);
 }
 
 /* The rank's own heads of rows that hold all heads. */
@@ -146,6 +145,8 @@ int decoder_attend(struct decoder *dec, const struct layer *at, const struct att
         rc = op_act_mul(dec->stream, &in->gate, &in->gate, &mixed, ACTIVATION_SIGMOID);
         mixed = in->gate;
     }
+    if (!rc)
+        rc = decoder_scale(dec, &mixed, dec->shape->scales.attn_out);
     decoder_will_read(dec, then);
     if (!rc)
         rc = decoder_row_prepare(dec, &o, &split->mixed, &mixed);

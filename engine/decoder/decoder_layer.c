@@ -32,6 +32,12 @@ int decoder_norm_prepare(struct decoder *dec, const struct layer *at, enum arch_
     return op_norm_prepare(dec->stream, dec->act, h, x, &p, kinds);
 }
 
+int decoder_scale(struct decoder *dec, struct tensor *x, float factor)
+{
+    const struct scale_params scale = {.factor = factor};
+    return factor == 1 ? 0 : op_scale(dec->stream, x, NULL, &scale);
+}
+
 /* --- mixers --- */
 
 /* out[m, hidden] = attention over norm(x); added to `sum`. */
@@ -106,6 +112,23 @@ int decoder_run_mixer(struct decoder *dec, const struct layer *at,
 
 /* --- FFN --- */
 
+/* Prepares activation(gate · factor) · up · factor for the down matrix. */
+static int scaled_ffn(struct decoder *dec, const struct layer *at, struct linear_part *gate,
+                      struct linear_part *up, const struct linear_part *down)
+{
+    const struct model_scales *s = &dec->shape->scales;
+    const struct linear_part parts[] = {*gate, *up};
+    enum activation activation = shape_activation(dec->shape, at->facts);
+    int rc = op_linear_parts(dec->stream, dec->act, parts, 2);
+    if (!rc)
+        rc = decoder_scale(dec, gate->y, s->ffn_gate);
+    if (!rc)
+        rc = op_act_mul(dec->stream, gate->y, gate->y, up->y, activation);
+    if (!rc)
+        rc = decoder_scale(dec, gate->y, s->ffn_out);
+    return rc ? rc : decoder_row_prepare(dec, down, &at->split->ffn, gate->y);
+}
+
 /* out[m, hidden] = FFN over the prepared input; added to `sum`. `then`: the weights that are read
  * after those of the FFN. */
 static int dense_ffn(struct decoder *dec, const struct layer *at, const struct decoder_soon *then,
@@ -123,8 +146,10 @@ static int dense_ffn(struct decoder *dec, const struct layer *at, const struct d
     decoder_will_read(dec, &down_soon);
     if (at->facts->ffn->form == ARCH_FFN_GATED) {
         struct linear_part gate = decoder_part(at, ARCH_FFN_GATE, &gate_y);
-        rc = op_gated_prepare(dec->stream, dec->act, &gate, &up, activation,
-                              weight_act_kind(down.w), segments, dec->comm);
+        bool scaled = dec->shape->scales.ffn_gate != 1 || dec->shape->scales.ffn_out != 1;
+        rc = scaled ? scaled_ffn(dec, at, &gate, &up, &down)
+                    : op_gated_prepare(dec->stream, dec->act, &gate, &up, activation,
+                                       weight_act_kind(down.w), segments, dec->comm);
     } else {
         rc = op_linear_parts(dec->stream, dec->act, &up, 1);
         if (!rc)

@@ -194,6 +194,9 @@ int decoder_norm_prepare(struct decoder *dec, const struct layer *at, enum arch_
 int decoder_norm(struct decoder *dec, const struct layer *at, enum arch_slot norm, struct tensor *y,
                  const struct tensor *x);
 
+/* x *= factor; no op for 1. */
+int decoder_scale(struct decoder *dec, struct tensor *x, float factor);
+
 /* sum += W·act + bias, for a weight that is split by inputs. The bias is added once, after the sum
  * over ranks. `y` is scratch, or the result if `sum` is NULL. */
 int decoder_linear_row(struct decoder *dec, const struct linear_part *what);

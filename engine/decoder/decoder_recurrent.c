@@ -43,6 +43,19 @@ static int project_conv(struct decoder *dec, const struct layer *at, uint32_t m,
     return op_linear_parts(dec->stream, dec->act, parts, 3);
 }
 
+static int scale_parts(struct decoder *dec, struct decoder_recurrence *in)
+{
+    const struct model_scales *s = &dec->shape->scales;
+    int rc = decoder_scale(dec, &in->gate, s->gate);
+    if (!rc)
+        rc = decoder_scale(dec, &in->v, s->values);
+    if (!rc)
+        rc = decoder_scale(dec, &in->k, s->keys);
+    if (!rc)
+        rc = decoder_scale(dec, &in->q, s->queries);
+    return rc ? rc : decoder_scale(dec, &in->dt, s->dt);
+}
+
 int decoder_project_state(struct decoder *dec, const struct layer *at, uint32_t m,
                           struct decoder_recurrence *out)
 {
@@ -65,7 +78,9 @@ int decoder_project_state(struct decoder *dec, const struct layer *at, uint32_t 
                                          decoder_part(at, ARCH_STATE_DT, &out->dt),
                                          decoder_part(at, ARCH_STATE_BETA, &out->beta)};
     int rc = op_linear_parts(dec->stream, dec->act, inputs, 3);
-    return rc ? rc : op_linear_parts(dec->stream, dec->act, others, is_delta ? 3 : 2);
+    if (!rc)
+        rc = op_linear_parts(dec->stream, dec->act, others, is_delta ? 3 : 2);
+    return rc ? rc : scale_parts(dec, out);
 }
 
 /* Convolves a part of the inputs in place. The bias lies three slots behind the taps. */
@@ -138,7 +153,7 @@ static int run_mamba(struct decoder *dec, const struct layer *at, struct decoder
         .d = at->vector[ARCH_STATE_D],
         .dt_bias = at->vector[ARCH_STATE_DT_BIAS],
     };
-    bool norm_first = at->facts->mixer->norm_before_gate;
+    bool norm_first = s->norm_first;
     int rc =
         op_ssm(dec->stream, y, &in->inputs, &in->dt, &at->states[DECODER_STATE_HEADS], &rows, &p);
     if (!rc && norm_first)
@@ -186,6 +201,8 @@ int decoder_run_state(struct decoder *dec, const struct layer *at, struct decode
     struct linear_part o = decoder_part(at, ARCH_STATE_OUT, out);
     int rc = at->facts->mixer->mixing == ARCH_MIXING_CONV ? run_conv(dec, at, in)
                                                           : run_heads(dec, at, in, &y);
+    if (!rc)
+        rc = decoder_scale(dec, &in->gate, dec->shape->scales.state_out);
     decoder_will_read(dec, then);
     struct tensor own = columns(&in->gate, segments_begin(&split->out) - split->value_begin,
                                 segments_len(&split->out));

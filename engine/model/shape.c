@@ -20,7 +20,8 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
 
 static int read_sizes(struct shape_reader *r, struct model_shape *s)
 {
-    int rc = shape_reader_u32(r, ARCH_PARAM_LAYERS, 0, 1, MODEL_MAX_LAYERS, 0, &s->n_layers);
+    int rc = shape_reader_u32(r, ARCH_PARAM_LAYERS, 0, 1, MODEL_MAX_LAYERS, shape_layers_count(r),
+                              &s->n_layers);
     uint32_t most = r->source->counts_drafts && !rc ? s->n_layers - 1 : MODEL_MAX_LAYERS;
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_DRAFT_LAYERS, 0, 0, most, 0, &s->n_draft_layers);
@@ -370,7 +371,7 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
     s->attn_scale = (float)(attn_dim > 0 ? 1 / sqrt(attn_dim) : attn);
     s->attn_softcap = (float)attn_cap;
     s->final_softcap = (float)final_cap;
-    return 0;
+    return shape_mixers_read_scales(r, s);
 }
 
 static int read_activation(struct shape_reader *r, struct model_shape *s)
@@ -471,13 +472,23 @@ static int read_score(struct shape_reader *r, const struct model_shape *s, struc
     return rc;
 }
 
+static bool has_experts(const struct model_shape *s)
+{
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (s->layers[i].ffn->body == ARCH_FFN_EXPERTS || s->layers[i].ffn->body == ARCH_FFN_BOTH)
+            return true;
+    return false;
+}
+
+/* A config may have the keys of experts, and no layer with experts. */
 static int read_experts(struct shape_reader *r, struct model_shape *s)
 {
     struct model_experts *e = &s->experts;
     double scale = 1;
     uint32_t n_shared = 0;
     int rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS, 0, 0, MODEL_MAX_EXPERTS, 0, &e->n);
-    *e = (struct model_experts){.n = e->n, .n_groups = 1, .n_groups_used = 1, .scale = 1};
+    *e = (struct model_experts){
+        .n = has_experts(s) ? e->n : 0, .n_groups = 1, .n_groups_used = 1, .scale = 1};
     if (rc || !e->n)
         return rc;
     rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS_USED, 0, 1, at_most(e->n, EXPERTS_MAX_USED), 0,
@@ -551,5 +562,5 @@ float shape_attn_scale(const struct model_shape *shape, const struct model_layer
     double scale = 1.0 / sqrt(latent ? layer->q_dim : layer->k_dim);
     if (latent && layer->mixer->rope < ARCH_MAX_ROPES)
         scale *= shape_rope_score_factor(&shape->ropes[layer->mixer->rope]);
-    return shape->attn_scale > 0 ? shape->attn_scale : (float)scale;
+    return (shape->attn_scale > 0 ? shape->attn_scale : (float)scale) * shape->score_scale;
 }

@@ -67,8 +67,17 @@ struct model_experts {
 /* Recurrent layers; all layers of a model have equal states. All 0 without such layers. */
 struct model_state {
     uint32_t n_key_heads, n_heads, key_dim, head_dim;
-    uint32_t width; /* taps of the convolution */
-    bool tiled;     /* head h reads key head h % n_key_heads; else h / (n_heads / n_key_heads) */
+    uint32_t width;  /* taps of the convolution */
+    bool norm_first; /* the output is normed before the gate multiplies it */
+    bool tiled;      /* head h reads key head h % n_key_heads; else h / (n_heads / n_key_heads) */
+};
+
+/* Factors beside those of model_shape; 1: none. Falcon-H1 has them in place of larger weights. */
+struct model_scales {
+    float attn_out;                        /* attention's output, before its output matrix */
+    float gate, values, keys, queries, dt; /* parts of the recurrent layer's input */
+    float state_out;                       /* its output, before its output matrix */
+    float ffn_gate, ffn_out;               /* the FFN's gate, and its input to the down matrix */
 };
 
 /* Latent attention. All 0 without such layers. */
@@ -91,12 +100,14 @@ struct model_shape {
     float embed_scale, residual_scale, logit_scale; /* 1: none */
     float value_scale;                              /* multiplies the values before attention */
     float attn_scale;                               /* 0: 1/√k_dim */
-    float attn_softcap, final_softcap;              /* 0: none */
-    double alibi_bias;                              /* 0: no ALiBi */
-    double alibi_scale;                             /* multiplies the slopes */
-    double temperature, temperature_length;         /* 0: none */
-    enum activation activation;                     /* see shape_activation() */
-    bool has_activation;                            /* false: the kinds' own */
+    float score_scale;                              /* multiplies the scale of the scores */
+    struct model_scales scales;
+    float attn_softcap, final_softcap;      /* 0: none */
+    double alibi_bias;                      /* 0: no ALiBi */
+    double alibi_scale;                     /* multiplies the slopes */
+    double temperature, temperature_length; /* 0: none */
+    enum activation activation;             /* see shape_activation() */
+    bool has_activation;                    /* false: the kinds' own */
     struct model_experts experts;
     struct model_state state;
     struct model_latent latent;

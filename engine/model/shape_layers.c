@@ -97,11 +97,30 @@ bool shape_layers_find_key(struct shape_reader *r, enum arch_part part)
     struct checkpoint_array ignored;
     for (uint32_t i = r->source->n_patterns; i > 0; i--) {
         const struct arch_pattern *p = &r->source->patterns[i - 1];
-        if (p->part == part && p->key && shape_reader_find(r, p->key) &&
+        bool by_value = p->form == ARCH_PATTERN_SET || p->form == ARCH_PATTERN_TEXT;
+        if (p->part == part && p->key && !by_value && shape_reader_find(r, p->key) &&
             has_form(r, r->key, p->form, &ignored))
             return true;
     }
     return false;
+}
+
+uint64_t shape_layers_count(struct shape_reader *r)
+{
+    for (uint32_t i = 0; i < r->source->n_patterns; i++) {
+        const struct arch_pattern *p = &r->source->patterns[i];
+        struct checkpoint_array array;
+        struct error ignored;
+        const char *text = "";
+        bool names = p->form == ARCH_PATTERN_NAMES, letters = p->form == ARCH_PATTERN_CHARS;
+        if ((!names && !letters) || !shape_reader_find(r, p->key) ||
+            !has_form(r, r->key, p->form, &array))
+            continue;
+        if (letters && checkpoint_get_string_or(r->ckpt, r->key, "", &text, &ignored) != 0)
+            continue;
+        return names ? array.n : strlen(text);
+    }
+    return 0;
 }
 
 /* The number of a row's key. A negative number of ARCH_PATTERN_AFTER stands for the last layer. */
@@ -196,6 +215,10 @@ static const char *kind_name(const struct arch *arch, enum arch_part part, uint3
 /* True if the key's value gives the layers of kind `rest` the row's kind. */
 static int chooses_kind(struct shape_reader *r, const struct arch_pattern *p, bool *out_chooses)
 {
+    struct checkpoint_array array;
+    *out_chooses = p->n != 0;
+    if (!shape_reader_find(r, p->key) || !has_form(r, r->key, p->form, &array))
+        return 0;
     const char *text = "";
     double number = 0;
     struct error ignored;
@@ -266,6 +289,8 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
     struct checkpoint_array array = {0};
     if (p->form <= ARCH_PATTERN_AFTER)
         return apply_number(r, p, s);
+    if (p->form == ARCH_PATTERN_SET || p->form == ARCH_PATTERN_TEXT)
+        return apply_value(r, p, s);
     if (shape_reader_find(r, p->key) == (p->form == ARCH_PATTERN_WITHOUT))
         return 0;
     if (p->form == ARCH_PATTERN_WITHOUT) {
@@ -279,8 +304,6 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
         return apply_list(r, p, &array, s);
     if (p->form == ARCH_PATTERN_CHARS)
         return apply_chars(r, p, s);
-    if (p->form == ARCH_PATTERN_SET || p->form == ARCH_PATTERN_TEXT)
-        return apply_value(r, p, s);
     return p->form == ARCH_PATTERN_NAMES ? apply_names(r, p, &array, s)
                                          : apply_flags(r, p, &array, s);
 }

@@ -14,3 +14,6 @@ bool shape_layers_take(const struct shape_reader *r, const char *full, const cha
 
 /* Writes the file's key that gives layers their mixers or FFNs to r->key. False if no key does. */
 bool shape_layers_find_key(struct shape_reader *r, enum arch_part part);
+
+/* Elements of the list that names the kind of each layer; 0 without such a list. */
+uint64_t shape_layers_count(struct shape_reader *r);

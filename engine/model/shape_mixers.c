@@ -1,20 +1,21 @@
 #include "engine/model/shape_mixers.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 
 /* --- states --- */
 
-/* The kind of the model's layers with a state; ARCH_MIXING_NONE without one. A model has the same
- * state in all these layers. */
-static enum arch_mixing find_state(const struct model_shape *s)
+/* The kind of the model's layers with a state; NULL without one. A model has the same state in all
+ * these layers. */
+static const struct arch_mixer *find_state(const struct model_shape *s)
 {
     for (uint32_t i = 0; i < s->n_layers; i++)
         if (arch_has_state(s->layers[i].mixer->mixing))
-            return s->layers[i].mixer->mixing;
-    return ARCH_MIXING_NONE;
+            return s->layers[i].mixer;
+    return NULL;
 }
 
 /* The file's key of a parameter; the first of its keys if the file has none, and `none` without a
@@ -85,12 +86,15 @@ static int read_state_heads(struct shape_reader *r, struct model_state *state)
 int shape_mixers_read_states(struct shape_reader *r, struct model_shape *s)
 {
     struct model_state *state = &s->state;
-    enum arch_mixing mixing = find_state(s);
-    if (mixing == ARCH_MIXING_NONE)
+    const struct arch_mixer *mixer = find_state(s);
+    if (!mixer)
         return 0;
+    state->norm_first = mixer->norm_before_gate;
     int rc =
         shape_reader_u32(r, ARCH_PARAM_STATE_WIDTH, 0, 2, MODEL_MAX_STATE_WIDTH, 0, &state->width);
-    if (rc || mixing != ARCH_MIXING_CONV)
+    if (!rc)
+        rc = shape_reader_bool(r, ARCH_PARAM_STATE_NORM_FIRST, 0, &state->norm_first);
+    if (rc || mixer->mixing != ARCH_MIXING_CONV)
         return rc ? rc : read_state_heads(r, state);
     /* A short convolution has no heads: its channels are the values of a single one. */
     state->n_heads = 1;
@@ -101,13 +105,88 @@ int shape_mixers_read_states(struct shape_reader *r, struct model_shape *s)
 int shape_mixers_check_activation(struct shape_reader *r, const struct model_shape *s)
 {
     const struct arch_param *row = arch_find_param(r->source, ARCH_PARAM_ACTIVATION, 0);
-    if (find_state(s) != ARCH_MIXING_DELTA || !s->has_activation ||
-        s->activation == ACTIVATION_SILU || !row || !row->key)
+    const struct arch_mixer *mixer = find_state(s);
+    if (!mixer || mixer->mixing == ARCH_MIXING_CONV || !s->has_activation ||
+        s->activation == ACTIVATION_SILU || !row || !row->key ||
+        strcmp(row->key, "hidden_act") != 0)
         return 0;
     shape_reader_find(r, row->key);
     return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
-                                  "a gated delta net with this activation is not known, only one "
+                                  "a recurrent layer with this activation is not known, only one "
                                   "with \"silu\"; use a model with that activation");
+}
+
+/* --- factors --- */
+
+static int read_scale(struct shape_reader *r, enum arch_param_id id, double *out)
+{
+    *out = 1;
+    return shape_reader_f64(r, id, 0, 1e-6, 1e6, SHAPE_UNSET, out);
+}
+
+/* An array of n factors; 1 for each without the key. */
+static int read_factors(struct shape_reader *r, enum arch_param_id id, uint32_t n, double *out)
+{
+    const struct arch_param *row = arch_find_param(r->source, id, 0);
+    struct checkpoint_array array;
+    struct error ignored;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = 1;
+    if (!row || !shape_reader_find(r, row->key))
+        return 0;
+    bool whole = checkpoint_get_array(r->ckpt, r->key, CHECKPOINT_INT, &array, &ignored) == 0;
+    int rc = whole ? 0 : checkpoint_get_array(r->ckpt, r->key, CHECKPOINT_FLOAT, &array, r->err);
+    if (rc)
+        return rc;
+    if (array.n != n)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err, "%" PRIu64 " elements, not %" PRIu32,
+                                  array.n, n);
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] =
+            whole ? (double)checkpoint_array_int(&array, i) : checkpoint_array_float(&array, i);
+        if (!(out[i] >= 1e-6 && out[i] <= 1e6))
+            return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                      "element %" PRIu32 ", %g, is not in "
+                                      "[1e-06, 1e+06]",
+                                      i, out[i]);
+    }
+    return 0;
+}
+
+/* A factor of attention's input multiplies queries, keys and values, as they have no biases then.
+ * So it multiplies the scores twice. */
+int shape_mixers_read_scales(struct shape_reader *r, struct model_shape *s)
+{
+    double in, out, key, state_in, state_out, parts[5], ffn[2];
+    int rc = read_scale(r, ARCH_PARAM_SCALE_ATTN_IN, &in);
+    if (!rc)
+        rc = read_scale(r, ARCH_PARAM_SCALE_ATTN_OUT, &out);
+    if (!rc)
+        rc = read_scale(r, ARCH_PARAM_SCALE_KEY, &key);
+    if (!rc)
+        rc = read_scale(r, ARCH_PARAM_SCALE_STATE_IN, &state_in);
+    if (!rc)
+        rc = read_scale(r, ARCH_PARAM_SCALE_STATE_OUT, &state_out);
+    if (!rc)
+        rc = read_factors(r, ARCH_PARAM_SCALE_STATE_PARTS, 5, parts);
+    if (!rc)
+        rc = read_factors(r, ARCH_PARAM_SCALE_FFN, 2, ffn);
+    if (rc)
+        return rc;
+    s->score_scale = (float)(in * in * key);
+    s->value_scale *= (float)in;
+    s->scales = (struct model_scales){
+        .attn_out = (float)out,
+        .gate = (float)(state_in * parts[0]),
+        .values = (float)(state_in * parts[1]),
+        .keys = (float)(state_in * parts[2]),
+        .queries = (float)(state_in * parts[3]),
+        .dt = (float)(state_in * parts[4]),
+        .state_out = (float)state_out,
+        .ffn_gate = (float)ffn[0],
+        .ffn_out = (float)ffn[1],
+    };
+    return 0;
 }
 
 /* --- latent attention --- */

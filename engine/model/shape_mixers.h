@@ -11,6 +11,9 @@ int shape_mixers_read_states(struct shape_reader *r, struct model_shape *s);
 int shape_mixers_read_latent(struct shape_reader *r, struct model_shape *s, uint32_t i,
                              struct model_layer *layer);
 
-/* A gated delta net convolves with SiLU. Refuses another activation, which the file's key would
- * give its convolution, too. The shape's activation has been read. */
+/* The delta net and Mamba-2 convolve with SiLU. Refuses another activation, if the file's key gives
+ * it to the convolution, too. The shape's activation has been read. */
 int shape_mixers_check_activation(struct shape_reader *r, const struct model_shape *s);
+
+/* Reads the factors of matrices, after s->value_scale. */
+int shape_mixers_read_scales(struct shape_reader *r, struct model_shape *s);

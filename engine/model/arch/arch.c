@@ -308,7 +308,8 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
     for (uint32_t i = 0; i < source->n_patterns; i++) {
         const struct arch_pattern *p = &source->patterns[i];
         uint32_t n_kinds = p->part == ARCH_PART_MIXER ? arch->n_mixers : arch->n_ffns;
-        bool has_n = p->form <= ARCH_PATTERN_AFTER || p->form == ARCH_PATTERN_CHARS;
+        bool has_n = p->form <= ARCH_PATTERN_AFTER || p->form == ARCH_PATTERN_CHARS ||
+                     p->form == ARCH_PATTERN_SET;
         bool has_rest = p->form == ARCH_PATTERN_FLAGS || p->form == ARCH_PATTERN_SET ||
                         p->form == ARCH_PATTERN_TEXT;
         if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form >= N_ARCH_PATTERN_FORMS ||

@@ -205,7 +205,7 @@ struct arch_pattern {
     enum arch_pattern_form form;
     const char *key; /* as in struct arch_param; NULL: n alone */
     /* ARCH_PATTERN_CHARS: the letter. Others: the number without the key; 0: the row does nothing
-     * then. */
+     * then. SET has such a number, too. */
     uint32_t n;
     uint32_t kind, rest;
 };

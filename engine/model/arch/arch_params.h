@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 enum arch_param_id {
-    ARCH_PARAM_LAYERS,
+    ARCH_PARAM_LAYERS,       /* derived: the length of the list of layer types */
     ARCH_PARAM_DRAFT_LAYERS, /* layers behind the model's own that only draft tokens */
     ARCH_PARAM_CONTEXT,
     ARCH_PARAM_POSITION_OFFSET, /* rows of the position table before that of position 0 */
@@ -45,14 +45,15 @@ enum arch_param_id {
     ARCH_PARAM_FFN_DOUBLE,         /* bool; true: layers with shared K and V have twice the FFN */
     /* bool; true: the FFN has two thirds of ARCH_PARAM_FFN, rounded down, */
     ARCH_PARAM_FFN_ADJUST,
-    ARCH_PARAM_FFN_FACTOR,   /* times this number, rounded down, */
-    ARCH_PARAM_FFN_MULTIPLE, /* and rounded up to a multiple of this one */
-    ARCH_PARAM_STATE_WIDTH,        /* taps of the convolution */
-    ARCH_PARAM_STATE_KEY_DIM,      /* rows of a head's state */
-    ARCH_PARAM_STATE_HEAD_DIM,     /* columns of a head's state; derived: inner / heads */
-    ARCH_PARAM_STATE_INNER,        /* values of all heads */
-    ARCH_PARAM_STATE_KEY_HEADS,    /* key heads (delta net), groups (Mamba-2) */
+    ARCH_PARAM_FFN_FACTOR,      /* times this number, rounded down, */
+    ARCH_PARAM_FFN_MULTIPLE,    /* and rounded up to a multiple of this one */
+    ARCH_PARAM_STATE_WIDTH,     /* taps of the convolution */
+    ARCH_PARAM_STATE_KEY_DIM,   /* rows of a head's state */
+    ARCH_PARAM_STATE_HEAD_DIM,  /* columns of a head's state; derived: inner / heads */
+    ARCH_PARAM_STATE_INNER,     /* values of all heads */
+    ARCH_PARAM_STATE_KEY_HEADS, /* key heads (delta net), groups (Mamba-2) */
     ARCH_PARAM_STATE_HEADS,
+    ARCH_PARAM_STATE_NORM_FIRST,  /* bool; replaces the mixer's norm_before_gate */
     ARCH_PARAM_STATE_TILED,       /* bool; true: head h reads key head h % key heads */
     ARCH_PARAM_LATENT_Q,          /* rank of the queries; 0: they have full rank */
     ARCH_PARAM_LATENT_KV,         /* rank of K and V */
