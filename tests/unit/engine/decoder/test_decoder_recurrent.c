@@ -18,7 +18,8 @@
 #include "tests/unit/engine/support/support_gguf.h"
 #include "tests/unit/engine/support/support_model.h"
 
-enum { HIDDEN = 48, FFN = 64, VOCAB = 96, N_LAYERS = 4, HEADS = 6, KEYS = 2, KEY_DIM = 12 };
+/* Every dimension that ranks divide has four units of 32. */
+enum { HIDDEN = 128, FFN = 104, VOCAB = 128, N_LAYERS = 4, HEADS = 8, KEYS = 2, KEY_DIM = 12 };
 enum { HEAD_DIM = 16, VALUES = HEADS * HEAD_DIM, WIDTH = 4, N_IDS = 50, SPLIT_AT = 23 };
 
 #define NUMBER(id, value)                                                                          \
@@ -248,7 +249,7 @@ static struct checkpoint *open_file(const struct hybrid *h)
     gguf_kv_u32(&f.w, "hybrid.context_length", 128);
     gguf_kv_u32(&f.w, "hybrid.embedding_length", HIDDEN);
     gguf_kv_u32(&f.w, "hybrid.feed_forward_length", FFN);
-    gguf_kv_u32(&f.w, "hybrid.attention.head_count", 6);
+    gguf_kv_u32(&f.w, "hybrid.attention.head_count", 8);
     gguf_kv(&f.w, "hybrid.attention.layer_norm_rms_epsilon", GGUF_F32);
     gguf_u32(&f.w, eps);
     put_tensors(&f, h);
@@ -307,7 +308,7 @@ static void test_pieces_and_ranks_do_not_change_a_bit(void **state)
     static float whole[N_IDS * VOCAB], other[N_IDS * VOCAB];
     static const struct {
         uint32_t tp, chunk;
-    } variants[] = {{1, 1}, {1, 7}, {1, 32}, {2, N_IDS}, {2, 7}};
+    } variants[] = {{1, 1}, {1, 7}, {1, 32}, {2, N_IDS}, {2, 7}, {4, N_IDS}, {4, 9}};
     (void)state;
     for (size_t i = 0; i < 3 * (size_t)N_HYBRIDS; i++) {
         const struct hybrid *h = &hybrids[i / 3];
