@@ -21,6 +21,10 @@ static uint64_t bytes_left(uint64_t of, uint64_t taken)
  * move to the CPU to make room. */
 enum { MIN_SEQUENCE_TOKENS = 16 };
 
+/* KV tokens of a model without attention, beyond one whole context. Its blocks take no KV bytes,
+ * but the tables of blocks and of prefixes take a few bytes for each token. */
+enum { TOKENS_WITHOUT_KV = 1 << 22 };
+
 void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draft)
 {
     sum->weights_bytes += draft->weights_bytes;
@@ -83,6 +87,8 @@ static uint64_t tokens_wanted(const struct executor_config *cfg, const struct ex
 {
     uint64_t bs = cfg->kv_block_size, n_blocks = (plan->context_tokens + bs - 1) / bs;
     uint64_t wanted = cfg->max_seqs * n_blocks * bs, most = UINT32_MAX / bs * bs;
+    if (!plan->kv_bytes)
+        most = n_blocks * bs > TOKENS_WITHOUT_KV ? n_blocks * bs : TOKENS_WITHOUT_KV / bs * bs;
     return wanted < most ? wanted : most;
 }
 
@@ -157,7 +163,7 @@ static int plan_with_states(struct engine_config *cfg, struct checkpoint *ckpt,
                             struct error *err)
 {
     uint32_t max_seqs = cfg->executor.max_seqs;
-    struct device_memory memory;
+    struct device_memory memory = {0};
     int rc = engine_plan(cfg, ckpt, out_plan, err);
     if (!rc)
         rc = backend_cpu_memory(&memory, err);

@@ -35,6 +35,10 @@ class Family:
     answers: tuple = ()  # lengths of prompts whose greedy answers are written, too
     attention: str = "eager"  # implementation in transformers
     edit: Callable = lambda model, rng: None  # changes random weights
+    parts: Callable = lambda name, x, c: None  # GGUF tensors by name, in place of the converter's map
+    spell: Callable = lambda doc: doc  # changes config.json
+    exact: str = "conv1d"  # GGUF tensors beside vectors and norms that are f32
+    tries: int = 1  # models of which one is taken
 
 
 def llama_like(hidden=30, layers=2, **more):

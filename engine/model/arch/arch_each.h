@@ -58,7 +58,12 @@
     X(qwen35moe)                                                                                   \
     X(qwen3next)                                                                                   \
     X(qwen3next_joined)                                                                            \
-    X(lfm2)
+    X(lfm2)                                                                                        \
+    X(lfm2moe)                                                                                     \
+    X(mamba2)                                                                                      \
+    X(granitehybrid)                                                                               \
+    X(nemotron_h)                                                                                  \
+    X(falcon_h1)
 
 /* Latent attention (latent/). */
 #define ARCH_EACH_LATENT(X) X(deepseek2)

@@ -102,6 +102,8 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     rc = plan_share(ckpt, settings, cfg, &plan, &room, err);
     if (rc)
         return rc;
+    if (!plan.kv_bytes) /* no layer has attention: no limit in bytes bounds the tokens */
+        return engine_choose_sizes(cfg, ckpt, err);
     /* without a layer that grows: full contexts */
     uint64_t most = plan.kv_block_bytes
                         ? UINT32_MAX / ex->kv_block_size * (uint64_t)ex->kv_block_size

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/engine_config.h"
 #include "engine/engine_stats.h"
+#include "engine/format/checkpoint.h"
 #include "engine/forward/executor.h"
 #include "engine/model/plan.h"
 #include "tests/unit/engine/support/support_observe.h"
@@ -106,6 +107,26 @@ static void test_a_plan_counts_states_in_host_memory(void **state)
     }
 }
 
+/* Symptom: 256 contexts of 2^20 tokens took gigabytes of tables, and a size by bytes of KV divided
+ * by zero. */
+static void test_tokens_without_attention_are_bound_by_their_tables(void **state)
+{
+    (void)state;
+    struct checkpoint *ckpt = observe_open("mamba2");
+    struct engine_config cfg;
+    struct executor_plan plan;
+    struct error err = {0};
+    engine_config_init(&cfg);
+    cfg.max_concurrent = cfg.executor.max_seqs = 256;
+    cfg.executor.max_rows = 512;
+    assert_int_equal(engine_choose_sizes(&cfg, ckpt, &err), 0);
+    assert_int_equal(cfg.executor.kv_tokens, 1 << 22);
+    assert_int_equal(engine_plan(&cfg, ckpt, &plan, &err), 0);
+    assert_int_equal(plan.kv_bytes, 0);
+    assert_true(plan.state_bytes > 0);
+    checkpoint_close(ckpt);
+}
+
 static void test_models_without_states_are_left_alone(void **state)
 {
     (void)state;
@@ -150,6 +171,7 @@ int main(void)
         cmocka_unit_test(test_slots_take_at_most_half_of_the_memory),
         cmocka_unit_test(test_a_load_without_room_for_a_state_is_refused),
         cmocka_unit_test(test_a_plan_counts_states_in_host_memory),
+        cmocka_unit_test(test_tokens_without_attention_are_bound_by_their_tables),
         cmocka_unit_test(test_models_without_states_are_left_alone),
         cmocka_unit_test(test_a_state_of_qwen3_next_80b_has_75_mib),
     };

@@ -19,18 +19,45 @@ static const struct same_variant variants[] = {
     {"drafts, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0.0, 0, 16, NULL, 0},
 };
 
+static void check(const char *golden)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s", golden_source_dir(), golden);
+    same_check(path, DTYPE_BF16, variants, sizeof(variants) / sizeof(variants[0]), 44);
+}
+
 static void test_64_alone_equal_64_at_once_delta_net(void **state)
 {
     (void)state;
-    char path[512];
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/qwen35", golden_source_dir());
-    same_check(path, DTYPE_BF16, variants, sizeof(variants) / sizeof(variants[0]), 44);
+    check("qwen35");
+}
+
+/* A model without attention takes no KV. Its blocks are numbers alone. */
+static void test_64_alone_equal_64_at_once_without_attention(void **state)
+{
+    (void)state;
+    check("mamba2");
+}
+
+static void test_64_alone_equal_64_at_once_mamba_and_experts(void **state)
+{
+    (void)state;
+    check("granitehybrid_moe");
+}
+
+static void test_64_alone_equal_64_at_once_short_convolution(void **state)
+{
+    (void)state;
+    check("lfm2");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_64_alone_equal_64_at_once_delta_net),
+        cmocka_unit_test(test_64_alone_equal_64_at_once_without_attention),
+        cmocka_unit_test(test_64_alone_equal_64_at_once_mamba_and_experts),
+        cmocka_unit_test(test_64_alone_equal_64_at_once_short_convolution),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

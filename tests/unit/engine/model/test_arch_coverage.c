@@ -82,26 +82,8 @@ static const struct {
     enum set set;
     int value;
 } awaited[] = {
-    /* Mamba-2 and short convolution */
-    {SET_MIXING, ARCH_MIXING_MAMBA2},
-    {SET_MIXING, ARCH_MIXING_ATTENTION_MAMBA2},
-    {SET_MIXING, ARCH_MIXING_NONE},
-    {SET_BODY, ARCH_FFN_NONE},
+    /* Falcon-H1 */
     {SET_GATE_ORDER, true},
-    {SET_SLOT, ARCH_STATE_D},
-    {SET_SLOT, ARCH_STATE_CONV_Q_BIAS},
-    {SET_SLOT, ARCH_STATE_CONV_K_BIAS},
-    {SET_SLOT, ARCH_STATE_CONV_V_BIAS},
-    {SET_PATTERN, ARCH_PATTERN_CHARS},
-    {SET_PATTERN, ARCH_PATTERN_SET},
-    {SET_PATTERN, ARCH_PATTERN_TEXT},
-    {SET_PARAM, ARCH_PARAM_SCALE_ATTN_IN},
-    {SET_PARAM, ARCH_PARAM_SCALE_ATTN_OUT},
-    {SET_PARAM, ARCH_PARAM_SCALE_KEY},
-    {SET_PARAM, ARCH_PARAM_SCALE_STATE_IN},
-    {SET_PARAM, ARCH_PARAM_SCALE_STATE_OUT},
-    {SET_PARAM, ARCH_PARAM_SCALE_STATE_PARTS},
-    {SET_PARAM, ARCH_PARAM_SCALE_FFN},
     {SET_PARAM, ARCH_PARAM_ROPE_EXT_FACTOR},
     /* Gemma 4 */
     {SET_VALUE_NORM, true},
@@ -161,7 +143,8 @@ static void reach_layer(const struct model *model, const struct model_layer *lay
     }
     reach(SET_VALUE_NORM, m->bare_value_norm);
     reach(SET_TEMPERATURE, m->has_temperature);
-    reach(SET_GATE_ORDER, m->norm_before_gate);
+    if (m->mixing == ARCH_MIXING_MAMBA2 || m->mixing == ARCH_MIXING_ATTENTION_MAMBA2)
+        reach(SET_GATE_ORDER, model->shape.state.norm_first);
     reach(SET_BODY, f->body);
     reach(SET_FORM, f->form);
     reach(SET_ACTIVATION, shape_activation(&model->shape, layer));

@@ -55,6 +55,8 @@ static const struct {
     {"falcon", "\"activation\": \"gelu\"", "\"activation\": \"relu\""},
     {"falcon", "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\", \"factor\": 3.0"},
     {"glm4moe", "\"topk_group\": 1", "\"topk_group\": 2"},
+    {"nemotron_h", "\"relu2\"", "\"silu\""},
+    {"lfm2moe", "\"routed_scaling_factor\": 1.0", "\"routed_scaling_factor\": 1.4"},
 };
 
 /* Rows whose values no golden notices. */
@@ -329,6 +331,15 @@ static uint32_t try_params(const struct arch_source *source, const char *name)
     return n_bad;
 }
 
+/* Norms of blocks that are either a mixer or an FFN have one name. */
+static bool share_norm(const struct arch_source *source, enum arch_slot a, enum arch_slot b)
+{
+    const struct arch_tensor *x = arch_find_tensor(source, a), *y = arch_find_tensor(source, b);
+    return x && y && x->name && y->name && strcmp(x->name, y->name) == 0 &&
+           ((a == ARCH_ATTN_NORM && b == ARCH_FFN_NORM) ||
+            (b == ARCH_ATTN_NORM && a == ARCH_FFN_NORM));
+}
+
 /* In a parallel layer, both biases are added to the same sum. A short convolution multiplies its
  * input by the gate. */
 static bool count_alike(const struct arch_source *source, enum arch_slot a, enum arch_slot b)
@@ -336,6 +347,8 @@ static bool count_alike(const struct arch_source *source, enum arch_slot a, enum
     bool parallel = false;
     if ((a == ARCH_STATE_V && b == ARCH_CONV_GATE_IN) ||
         (b == ARCH_STATE_V && a == ARCH_CONV_GATE_IN))
+        return true;
+    if (share_norm(source, a, b))
         return true;
     for (uint32_t i = 0; i < n_goldens; i++)
         parallel |=

@@ -105,6 +105,90 @@ static void test_numbers_that_contradict_the_tensors_are_refused(void **state)
     (void)state;
 }
 
+/* Sizes of recurrent layers that contradict the tensors or each other, and kinds that are not
+ * known. */
+static void test_recurrent_layers_that_disagree_are_refused(void **state)
+{
+    static const char *const limit = "{\n      \"__float__\": \"Infinity\"\n    }";
+    const struct change rows[] = {
+        {"lfm2", "\"conv_L_cache\": 3", "\"conv_L_cache\": 4", STATUS_INVALID_ARGUMENT,
+         "model.layers.0.conv.conv.weight"},
+        {"lfm2", "\"conv_L_cache\": 3", "\"conv_L_cache\": 0", STATUS_INVALID_ARGUMENT,
+         "conv_L_cache"},
+        {"lfm2", "\"conv_L_cache\": 3", "\"conv_L_cache\": 1000", STATUS_INVALID_ARGUMENT,
+         "conv_L_cache|1000"},
+        {"lfm2", "\"block_multiple_of\": 3", "\"block_multiple_of\": 64", STATUS_INVALID_ARGUMENT,
+         "model.layers.0.feed_forward.w1.weight|64"},
+        {"lfm2", "\"block_multiple_of\": 3", "\"block_multiple_of\": 0", STATUS_INVALID_ARGUMENT,
+         "block_multiple_of"},
+        {"lfm2", "\"block_ffn_dim_multiplier\": 1.25", "\"block_ffn_dim_multiplier\": -1",
+         STATUS_INVALID_ARGUMENT, "block_ffn_dim_multiplier"},
+        {"lfm2", "\"conv_bias\": false", "\"conv_bias\": true", STATUS_UNIMPLEMENTED, "conv_bias"},
+        {"lfm2", "    \"conv\",\n    \"full_attention\"\n",
+         "    \"full_attention\",\n    \"conv\"\n", STATUS_INVALID_ARGUMENT, "model.layers.0"},
+        {"lfm2", "    \"conv\",\n", "    \"mamba\",\n", STATUS_UNIMPLEMENTED, "layer_types|mamba"},
+        {"lfm2", "    \"conv\",\n", "", STATUS_INVALID_ARGUMENT, "layer_types|1|2"},
+        {"mamba2", "\"n_groups\": 2", "\"n_groups\": 3", STATUS_INVALID_ARGUMENT, "n_groups|3|14"},
+        {"mamba2", "\"n_groups\": 2", "\"n_groups\": 7", STATUS_INVALID_ARGUMENT,
+         "backbone.layers.0.mixer.in_proj.weight"},
+        {"mamba2", "\"state_size\": 8", "\"state_size\": 9", STATUS_INVALID_ARGUMENT,
+         "backbone.layers.0.mixer.in_proj.weight"},
+        {"mamba2", "\"state_size\": 8", "\"state_size\": 100000", STATUS_INVALID_ARGUMENT,
+         "state_size|100000"},
+        {"mamba2", "\"num_heads\": 14", "\"num_heads\": 4294967295", STATUS_INVALID_ARGUMENT,
+         "num_heads|4294967295"},
+        {"mamba2", "\"head_dim\": 8", "\"head_dim\": 0", STATUS_INVALID_ARGUMENT, "head_dim"},
+        {"mamba2", "\"conv_kernel\": 4", "\"conv_kernel\": 1", STATUS_INVALID_ARGUMENT,
+         "conv_kernel"},
+        {"mamba2", "\"use_bias\": false", "\"use_bias\": true", STATUS_UNIMPLEMENTED, "use_bias"},
+        {"mamba2", "\"use_conv_bias\": true", "\"use_conv_bias\": false", STATUS_INVALID_ARGUMENT,
+         "use_conv_bias"},
+        {"mamba2", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", STATUS_UNIMPLEMENTED,
+         "hidden_act|gelu"},
+        {"mamba2", limit, "0.1", STATUS_UNIMPLEMENTED, "time_step_limit"},
+        {"mamba2", "\"Infinity\"", "\"NaN\"", STATUS_UNIMPLEMENTED, "time_step_limit"},
+        {"granitehybrid", "\"mamba_n_heads\": 3", "\"mamba_n_heads\": 2", STATUS_INVALID_ARGUMENT,
+         "model.layers.0.mamba.in_proj.weight"},
+        {"granitehybrid", "\"num_local_experts\": 0", "\"num_local_experts\": 4",
+         STATUS_INVALID_ARGUMENT, "block_sparse_moe"},
+        {"nemotron_h", "\"M*-\"", "\"M*\"", STATUS_INVALID_ARGUMENT, "hybrid_override_pattern|2|3"},
+        {"nemotron_h", "\"M*-\"", "\"MM-\"", STATUS_INVALID_ARGUMENT,
+         "backbone.layers.1.mixer.in_proj.weight"},
+        {"nemotron_h", "\"M*-\"", "\"M*?\"", STATUS_INVALID_ARGUMENT,
+         "backbone.layers.2.mixer.in_proj.weight"},
+        {"nemotron_h_moe", "\"moe_latent_size\": null", "\"moe_latent_size\": 8",
+         STATUS_UNIMPLEMENTED, "moe_latent_size"},
+        {"nemotron_h_moe", "\"n_group\": 1", "\"n_group\": 2", STATUS_UNIMPLEMENTED, "n_group"},
+        {"nemotron_h_moe", "    \"moe\",\n    \"full_attention\"\n  ],\n  \"mamba",
+         "    \"full_attention\"\n  ],\n  \"mamba", STATUS_INVALID_ARGUMENT, "backbone.layers.1"},
+        {"falcon_h1", "\"ssm_multipliers\": [", "\"ssm_multipliers\": [\n    1.0,",
+         STATUS_INVALID_ARGUMENT, "ssm_multipliers|6|5"},
+        {"falcon_h1", "\"mlp_multipliers\": [", "\"mlp_multipliers\": [\n    1.0,",
+         STATUS_INVALID_ARGUMENT, "mlp_multipliers|3|2"},
+        {"falcon_h1", "\"attention_bias\": false", "\"attention_bias\": true", STATUS_UNIMPLEMENTED,
+         "attention_bias"},
+        {"falcon_h1", "\"mamba_rms_norm\": true", "\"mamba_rms_norm\": false",
+         STATUS_INVALID_ARGUMENT, "mamba_rms_norm"},
+    };
+    check_changes("config.json", rows, sizeof(rows) / sizeof(rows[0]));
+    (void)state;
+}
+
+/* Folders that transformers 4 wrote have infinity as a number. */
+static void test_an_open_range_of_steps_is_taken(void **state)
+{
+    struct test_folder folder;
+    struct error err = {0};
+    (void)state;
+    folder_create(&folder);
+    folder_copy_golden(&folder, "mamba2", "model.safetensors", "", "");
+    folder_copy_golden(&folder, "mamba2", "config.json",
+                       "{\n      \"__float__\": \"Infinity\"\n    }", "Infinity");
+    if (open_model(&folder, &err) != 0)
+        fail_msg("%s", err.message);
+    folder_remove(&folder);
+}
+
 /* Layers that disagree with each other or with the list of their kinds. */
 static void test_layers_that_disagree_are_refused(void **state)
 {
@@ -137,6 +221,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_that_contradict_the_tensors_are_refused),
         cmocka_unit_test(test_layers_that_disagree_are_refused),
+        cmocka_unit_test(test_recurrent_layers_that_disagree_are_refused),
+        cmocka_unit_test(test_an_open_range_of_steps_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,6 +38,9 @@ void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
         {word_a, 1, 0}, {word_b, 2, 1}, {word_c, 3, 2}};
     static const uint32_t allowed[] = {2,  40, 41, 45, 46, 50, 51, 52, 60,  61,
                                        70, 71, 72, 80, 81, 90, 91, 99, 120, 130};
+    uint32_t n_allowed = 0;
+    while (n_allowed < sizeof(allowed) / sizeof(allowed[0]) && allowed[n_allowed] < vocab)
+        n_allowed++;
     if (same_n_jobs() < N)
         max_tokens = max_tokens / 4 > 5 ? max_tokens / 4 : 5;
     for (uint32_t i = 0; i < N; i++) {
@@ -76,7 +79,7 @@ void same_make_jobs(uint32_t vocab, uint32_t max_tokens)
         }
         if (i % 13 == 5) {
             req->sampling.allowed_ids = allowed;
-            req->sampling.n_allowed_ids = sizeof(allowed) / sizeof(allowed[0]);
+            req->sampling.n_allowed_ids = n_allowed;
         }
         if (i % 16 == 9)
             req->stopping.min_tokens = 3;
