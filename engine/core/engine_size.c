@@ -157,14 +157,19 @@ int engine_choose_states(struct engine_config *cfg, struct executor_plan *plan, 
     return 0;
 }
 
-/* Plans, and chooses the slots. Then plans again if fewer sequences run. */
+/* Plans with one slot, chooses the slots, and plans again with these. Without KV tokens the plan
+ * has one block. On a GPU, more slots than needed would push layers to the CPU. */
 static int plan_with_states(struct engine_config *cfg, struct checkpoint *ckpt,
                             struct executor_plan *out_plan, uint64_t *out_free_bytes,
                             struct error *err)
 {
-    uint32_t max_seqs = cfg->executor.max_seqs;
+    struct engine_config probe = *cfg;
     struct device_memory memory = {0};
-    int rc = engine_plan(cfg, ckpt, out_plan, err);
+    if (!probe.executor.kv_tokens)
+        probe.executor.kv_tokens = probe.executor.kv_block_size;
+    if (!probe.executor.state_slots)
+        probe.executor.state_slots = 1;
+    int rc = engine_plan(&probe, ckpt, out_plan, err);
     if (!rc)
         rc = backend_cpu_memory(&memory, err);
     if (rc)
@@ -173,7 +178,11 @@ static int plan_with_states(struct engine_config *cfg, struct checkpoint *ckpt,
     uint64_t taken = host->weights_bytes + host->kv_bytes + host->workspace_bytes;
     *out_free_bytes = memory.free_bytes;
     rc = engine_choose_states(cfg, out_plan, bytes_left(memory.free_bytes, taken), err);
-    return rc || cfg->executor.max_seqs == max_seqs ? rc : engine_plan(cfg, ckpt, out_plan, err);
+    if (rc || !out_plan->n_state_slots)
+        return rc;
+    probe.executor.state_slots = cfg->executor.state_slots;
+    probe.executor.max_seqs = cfg->executor.max_seqs;
+    return engine_plan(&probe, ckpt, out_plan, err);
 }
 
 /* --- sizes on the CPU --- */
@@ -280,7 +289,7 @@ int engine_choose_sizes(struct engine_config *cfg, struct checkpoint *ckpt, stru
     struct executor_plan plan;
     uint64_t free_bytes;
     int rc = 0;
-    if (cfg->executor.kv_tokens && !cfg->executor.state_slots)
+    if (cfg->executor.kv_tokens || engine_is_on_gpu(cfg))
         rc = plan_with_states(cfg, ckpt, &plan, &free_bytes, err);
     if (rc)
         return rc;

@@ -56,12 +56,14 @@ static int plan_share(struct checkpoint *ckpt, const struct settings *settings,
                       struct engine_config *cfg, struct executor_plan *out_plan, uint64_t *out_room,
                       struct error *err)
 {
-    uint32_t max_seqs = cfg->executor.max_seqs;
     struct memory_limit limit;
-    for (;;) {
+    bool is_settled;
+    do {
         struct engine_config probe = *cfg;
         if (!probe.executor.kv_tokens)
             probe.executor.kv_tokens = cfg->executor.kv_block_size;
+        if (!probe.executor.state_slots)
+            probe.executor.state_slots = 1;
         int rc = engine_plan(&probe, ckpt, out_plan, err);
         if (rc)
             return rc;
@@ -73,10 +75,10 @@ static int plan_share(struct checkpoint *ckpt, const struct settings *settings,
             return rc;
         taken += out_plan->state_bytes;
         *out_room = share > taken ? share - taken : 0;
-        if (cfg->executor.max_seqs == max_seqs)
-            return 0;
-        max_seqs = cfg->executor.max_seqs; /* fewer sequences need less workspace */
-    }
+        is_settled = probe.executor.state_slots == cfg->executor.state_slots &&
+                     probe.executor.max_seqs == cfg->executor.max_seqs;
+    } while (out_plan->n_state_slots && !is_settled); /* fewer sequences need less workspace */
+    return 0;
 }
 
 int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,

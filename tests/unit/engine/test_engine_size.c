@@ -127,6 +127,30 @@ static void test_tokens_without_attention_are_bound_by_their_tables(void **state
     checkpoint_close(ckpt);
 }
 
+/* Given KV tokens left the slots unbounded, and the sequences those of the config. */
+static void test_sizes_of_a_load_have_slots_for_their_sequences(void **state)
+{
+    (void)state;
+    for (uint32_t given = 0; given < 4; given++) {
+        struct checkpoint *ckpt = observe_open("qwen35");
+        struct engine_config cfg;
+        struct executor_plan plan;
+        struct error err;
+        engine_config_init(&cfg);
+        cfg.executor.max_rows = cfg.max_batch_tokens;
+        cfg.executor.max_seqs = cfg.max_concurrent = 16;
+        cfg.executor.kv_tokens = given & 1 ? 1024 : 0;
+        cfg.executor.state_slots = given & 2 ? 10 : 0;
+        assert_int_equal(engine_choose_sizes(&cfg, ckpt, &err), 0);
+        assert_int_equal(cfg.executor.state_slots, given & 2 ? 10 : 20);
+        assert_int_equal(cfg.max_concurrent, given & 2 ? 8 : 16);
+        assert_int_equal(cfg.executor.max_seqs, cfg.max_concurrent);
+        assert_int_equal(engine_plan(&cfg, ckpt, &plan, &err), 0);
+        assert_int_equal(plan.n_state_slots, cfg.executor.state_slots);
+        checkpoint_close(ckpt);
+    }
+}
+
 static void test_models_without_states_are_left_alone(void **state)
 {
     (void)state;
@@ -172,6 +196,7 @@ int main(void)
         cmocka_unit_test(test_a_load_without_room_for_a_state_is_refused),
         cmocka_unit_test(test_a_plan_counts_states_in_host_memory),
         cmocka_unit_test(test_tokens_without_attention_are_bound_by_their_tables),
+        cmocka_unit_test(test_sizes_of_a_load_have_slots_for_their_sequences),
         cmocka_unit_test(test_models_without_states_are_left_alone),
         cmocka_unit_test(test_a_state_of_qwen3_next_80b_has_75_mib),
     };
