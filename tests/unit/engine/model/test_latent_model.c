@@ -109,7 +109,7 @@ static void test_folder_that_contradicts_itself_is_refused_by_the_key_or_tensor(
     (void)state;
     for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
         const struct change *c = &changes[i];
-        struct model_shape shape;
+        struct model_shape shape = {0};
         struct error err = {0};
         int rc = read_changed(c->golden, c->file, c->old, c->now, &shape, &err);
         if (rc != c->status || !names_all(err.message, c->named))
@@ -122,7 +122,7 @@ static void test_folder_that_contradicts_itself_is_refused_by_the_key_or_tensor(
 static void test_greedy_choice_of_experts_has_no_groups(void **state)
 {
     (void)state;
-    struct model_shape shape;
+    struct model_shape shape = {0};
     struct error err = {0};
     assert_int_equal(read_changed("deepseek_v2_lite", "config.json", "", "", &shape, &err), 0);
     assert_int_equal(shape.experts.n_groups, 2);
@@ -138,7 +138,7 @@ static void test_greedy_choice_of_experts_has_no_groups(void **state)
 static void test_kimi_k2_is_read_as_deepseek_v3(void **state)
 {
     (void)state;
-    struct model_shape shape;
+    struct model_shape shape = {0};
     struct error err = {0};
     if (read_changed("deepseek_v3", "config.json", "\"deepseek_v3\"", "\"kimi_k2\"", &shape,
                      &err) != 0)
@@ -162,7 +162,7 @@ static void test_file_without_a_score_has_that_of_its_vocabulary(void **state)
         struct arch_source sources[2] = {arch.sources[0], arch.sources[1]};
         struct arch_param params[32];
         struct test_folder folder;
-        struct model_shape shape;
+        struct model_shape shape = {0};
         struct error err = {0};
         assert_in_range(sources[0].n_params, 1, 32);
         memcpy(params, sources[0].params, sources[0].n_params * sizeof(*params));
@@ -202,7 +202,7 @@ static void test_gguf_without_a_rank_or_matrix_is_refused_by_its_name(void **sta
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct test_folder folder;
-        struct model_shape shape;
+        struct model_shape shape = {0};
         struct error err = {0};
         folder_create(&folder);
         folder_copy_golden(&folder, ".", rows[i].file, rows[i].old, rows[i].now);
