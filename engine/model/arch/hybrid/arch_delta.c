@@ -124,6 +124,7 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
     ARCH_ANY_VALUE("mtp_use_dedicated_embeddings"),
     ARCH_ONE_VALUE("attn_output_gate", 1),
     ARCH_ONE_TEXT("output_gate_type", "swish"),
+    ARCH_ANY_VALUE("language_model_only"),
     ARCH_ANY_VALUE("vision_config.*"),
     ARCH_ANY_VALUE("image_token_id"),
     ARCH_ANY_VALUE("video_token_id"),

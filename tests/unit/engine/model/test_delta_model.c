@@ -115,6 +115,17 @@ static const struct {
     {"qwen3next", "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2", UNBUILT,
      "decoder_sparse_step|2"},
     /* keys of published files */
+    {"qwen35moe", "\"image_token_id\"", "\"language_model_only\": false, \"image_token_id\"", 0,
+     ""},
+    {"qwen35moe", "\"hidden_act\": \"silu\",\n    \"hidden_size\"",
+     "\"mamba_ssm_dtype\": \"float32\", \"attn_output_gate\": true, \"mlp_only_layers\": [], "
+     "\"mtp_use_dedicated_embeddings\": false, \"norm_topk_prob\": true, \"hidden_act\": \"silu\", "
+     "\"hidden_size\"",
+     0, ""},
+    {"qwen3next", "\"hidden_act\"",
+     "\"use_sliding_window\": false, \"full_attention_interval\": 4, \"partial_rotary_factor\": "
+     "0.25, \"rope_theta\": 700.0, \"rope_scaling\": null, \"hidden_act\"",
+     0, ""},
     {"qwen35", "\"hidden_act\"",
      "\"mamba_ssm_dtype\": \"float32\", \"attn_output_gate\": true, \"mtp_num_hidden_layers\": 1, "
      "\"output_gate_type\": \"swish\", \"full_attention_interval\": 4, \"hidden_act\"",
