@@ -63,7 +63,7 @@ EXPERT_CASES = {
             "groups": Change(dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3)),
             "no dense": Change(dict(first_k_dense_replace=0))}),
     "deepseek_v2": Case("DeepseekV2ForCausalLM", experts(
-        dense_square, "moe_intermediate_size", "n_routed_experts", **LATENT, q_lora_rank=None, topk_method="greedy"), TIED | LATENTS | {
+        dense_square, "moe_intermediate_size", "n_routed_experts", **(LATENT | dict(q_lora_rank=None)), topk_method="greedy"), TIED | LATENTS | {
             "groups": Change(dict(topk_method="group_limited_greedy", n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3))}),
     "deepseek_v3": Case("DeepseekV3ForCausalLM", experts(
         dense_square, "moe_intermediate_size", "n_routed_experts", **LATENT, norm_topk_prob=True, n_group=1, topk_group=1),
