@@ -378,7 +378,8 @@ static int read_ffn(struct shape_reader *r, const struct model_shape *s, uint32_
         rc = shape_reader_u32(r, ARCH_PARAM_FFN_MULTIPLE, 0, 1, MODEL_MAX_FFN, 0, &multiple);
     if (rc || !adjust)
         return rc;
-    uint64_t width = (uint64_t)(factor * (double)(2 * (uint64_t)*out / 3));
+    uint64_t two_thirds = 2 * (uint64_t)*out / 3;
+    uint64_t width = (uint64_t)(factor * (double)two_thirds);
     width = (width + multiple - 1) / multiple * multiple;
     if (!width || width > MODEL_MAX_FFN)
         return checkpoint_bad_key(r->ckpt, r->key, r->err,

@@ -185,19 +185,18 @@ BLOCK_FN float block_chain(const float *x, uint32_t n, enum block_term term, flo
 {
     uint32_t n_batches = (n + CUDA_LANES - 1) / (BLOCK_AHEAD * CUDA_LANES);
     const float *rest = x + n_batches * BLOCK_AHEAD * CUDA_LANES, *end = x + n;
-    if (n_batches > 0) {
-        float now[BLOCK_AHEAD], next[BLOCK_AHEAD];
+    float now[BLOCK_AHEAD], next[BLOCK_AHEAD];
+    if (n_batches > 0)
         block_load_ahead(now, x);
-        for (; n_batches >= 2; n_batches -= 2) {
-            block_load_ahead(next, x + BLOCK_AHEAD * CUDA_LANES);
-            sum = block_add_ahead(sum, now, term, mean);
-            x += n_batches > 2 ? 2 * BLOCK_AHEAD * CUDA_LANES : 0; /* the last load is not used */
-            block_load_ahead(now, x);
-            sum = block_add_ahead(sum, next, term, mean);
-        }
-        if (n_batches > 0)
-            sum = block_add_ahead(sum, now, term, mean);
+    for (; n_batches >= 2; n_batches -= 2) {
+        block_load_ahead(next, x + BLOCK_AHEAD * CUDA_LANES);
+        sum = block_add_ahead(sum, now, term, mean);
+        x += n_batches > 2 ? 2 * BLOCK_AHEAD * CUDA_LANES : 0; /* the last load is not used */
+        block_load_ahead(now, x);
+        sum = block_add_ahead(sum, next, term, mean);
     }
+    if (n_batches > 0)
+        sum = block_add_ahead(sum, now, term, mean);
     for (; rest < end; rest += CUDA_LANES)
         sum = block_add_term(sum, *rest, term, mean);
     return sum;

@@ -25,7 +25,8 @@
  * ptxas: attention_prefill.cu codesELj256E registers 255 shared 1024 stack 40 spill 112
  * ptxas: attention_prefill.cu codesELj256E on sm_90a registers 255 shared 1024 stack 32 spill 80
  * (256 threads may have 255 registers each. Only caches of codes with heads of 256 spill.)
- * ptxas: attention_prefill_alibi.cu attention_prefill registers 255 shared 1024 stack 32 spill 80
+ * ptxas: attention_prefill_alibi.cu attention_prefill registers 255 shared 1024 stack 40 spill 112
+ * ptxas: attention_prefill_alibi.cu prefill on sm_90a registers 255 shared 1024 stack 32 spill 80
  * ptx: attention_prefill.cu attention_prefill mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  * ptx: attention_prefill.cu attention_prefill ldmatrix.sync.aligned.m8n8.x4.trans
  */
