@@ -18,7 +18,10 @@ struct model_info {
     const char *name;         /* general.name, or empty */
     const char *quantization; /* type of most bytes of weights, such as "Q4_1" */
     uint32_t vocab_size, n_layers, hidden_dim, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint64_t kv_elements;    /* keys and values of a token, in the caches of all layers */
+    uint64_t kv_elements; /* keys and values of a token, in the caches of all layers */
+    /* The part of kv_elements in layers that see at most window_tokens. 0: all see the context. */
+    uint64_t window_elements;
+    uint32_t window_tokens;
     uint64_t state_elements; /* floats of a sequence's states, in all layers; 0: no such layers */
     uint32_t context_tokens; /* longest sequence that this engine serves */
     uint32_t trained_tokens; /* the context that the file names */

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/model/model_rows.h"
+#include "engine/model/plan.h"
 
 #define LAYER_OFFSET(field) offsetof(struct model_layer, field)
 
@@ -20,15 +21,16 @@ static uint32_t largest(const struct model_shape *s, size_t offset)
     return most;
 }
 
-/* A layer that reads the cache of another layer adds nothing. With latent attention, V lies in K.
- */
-static uint64_t count_kv_elements(const struct model_shape *s)
+/* Keys and values of a token in all layers, or in those with a window alone. A layer that reads the
+ * cache of another layer adds nothing. With latent attention, V lies in K. */
+static uint64_t count_kv_elements(const struct model_shape *s, bool windows)
 {
+    const struct step_sizes steps = {.window_reach = plan_window_reach(s, s->context_tokens)};
     uint64_t n = 0;
     for (uint32_t i = 0; i < s->n_layers; i++) {
         const struct model_layer *layer = &s->layers[i];
         bool v_in_k = layer->mixer->mixing == ARCH_MIXING_LATENT;
-        if (layer->kv_source == i)
+        if (layer->kv_source == i && (!windows || plan_has_window(s, &steps, i)))
             n += (uint64_t)layer->n_kv_heads * (layer->k_dim + (v_in_k ? 0 : layer->v_dim));
     }
     return n;
@@ -71,7 +73,9 @@ void model_fill_info(struct model *model)
         .n_kv_heads = largest(s, LAYER_OFFSET(n_kv_heads)),
         .head_dim = largest(s, LAYER_OFFSET(k_dim)),
         .ffn_dim = largest(s, LAYER_OFFSET(ffn_dim)),
-        .kv_elements = count_kv_elements(s),
+        .kv_elements = count_kv_elements(s, false),
+        .window_elements = count_kv_elements(s, true),
+        .window_tokens = plan_window_reach(s, s->context_tokens),
         .state_elements = count_state_elements(s),
         .context_tokens = s->context_tokens,
         .trained_tokens = s->trained_tokens,

@@ -120,17 +120,21 @@ static uint64_t window_blocks(const struct executor_config *cfg, uint32_t reach)
     return n + n / 4;
 }
 
+uint32_t plan_window_reach(const struct model_shape *shape, uint32_t context)
+{
+    struct step_sizes steps = {.window_reach = longest_reach(shape, context)};
+    for (uint32_t i = 0; i < shape->n_layers; i++)
+        if (plan_has_window(shape, &steps, i))
+            return steps.window_reach;
+    return 0;
+}
+
 static void choose_windows(const struct model_shape *shape, const struct executor_config *cfg,
                            uint32_t context, struct step_sizes *steps)
 {
-    bool has_layers = false;
-    steps->window_reach = cfg->splits_windows ? longest_reach(shape, context) : 0;
-    for (uint32_t i = 0; i < shape->n_layers; i++)
-        has_layers |= plan_has_window(shape, steps, i);
-    if (!has_layers) {
-        steps->window_reach = 0;
+    steps->window_reach = cfg->splits_windows ? plan_window_reach(shape, context) : 0;
+    if (!steps->window_reach)
         return;
-    }
     steps->most_window_blocks = window_blocks(cfg, steps->window_reach);
     if (steps->most_window_blocks < steps->n_blocks) /* else nothing would be saved */
         steps->n_window_blocks = (uint32_t)steps->most_window_blocks;

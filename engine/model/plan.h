@@ -83,6 +83,9 @@ uint32_t plan_state_slots(uint32_t n_seqs, uint64_t slot_bytes, uint64_t snapsho
 /* The reverse: sequences that may run with n_slots slots, at least 1. */
 uint32_t plan_running_states(uint32_t n_slots, uint64_t slot_bytes, uint64_t snapshot_bytes);
 
+/* Positions that the layers with a window see at most, each row's own included: the longest window
+ * or chunk below `context`. 0: no layer has one. */
+uint32_t plan_window_reach(const struct model_shape *shape, uint32_t context);
 /* True if no layer that reads the K and V of `layer` sees more than steps->window_reach positions.
  * Layers are counted in the whole model. */
 bool plan_has_window(const struct model_shape *shape, const struct step_sizes *steps,

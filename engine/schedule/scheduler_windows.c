@@ -11,8 +11,8 @@
  * The pool has a window for each running sequence, or as many blocks as the main pool. Each held
  * window block then belongs to a held block of the main pool. So the main pool alone decides which
  * sequences have room. */
-#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "engine/request/sequence.h"
@@ -198,8 +198,9 @@ void scheduler_windows_emit(const struct scheduler *sched, const struct sequence
     const uint32_t *table = kv_cache_table(kv, seq->slot);
     uint32_t front = kv_cache_front(kv, seq->slot), n = kv_cache_table_len(kv, seq->slot);
     uint32_t *to = b->window_tables + (size_t)s * b->limits.max_blocks_per_seq;
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = table[i < front ? front : i];
+    for (uint32_t i = 0; i < front; i++)
+        to[i] = table[front];
+    memcpy(to + front, table + front, (n - front) * sizeof(*to));
 }
 
 uint32_t scheduler_windows_slot(const struct scheduler *sched, const struct sequence *seq,

@@ -195,6 +195,19 @@ static enum fit_policy policy_of(const struct fleet *fleet, const pb_config *con
     return policy;
 }
 
+/* Tokens that layers with a window hold for all sequences, at most. An estimate: the worker counts
+ * in blocks of its own size, and names its plan once it has started. */
+static uint64_t window_tokens(const pb_info *info, const pb_config *config)
+{
+    /* the defaults of a load, and the tokens of three blocks */
+    enum { MOST_SEQUENCES = 256, STEP_TOKENS = 512, MORE_TOKENS = 3 * 32 };
+    uint64_t n_seqs = config->has_max_concurrent_requests ? config->max_concurrent_requests
+                                                          : (uint32_t)MOST_SEQUENCES;
+    uint64_t n_rows =
+        config->has_max_batch_tokens ? config->max_batch_tokens : (uint32_t)STEP_TOKENS;
+    return (n_seqs * ((uint64_t)info->window_tokens + MORE_TOKENS) + n_rows) * 5 / 4;
+}
+
 uint64_t device_room_kv_bytes(const pb_info *info, const pb_config *config)
 {
     uint64_t element = strcmp(config->kv_dtype, "f32") == 0    ? 4
@@ -207,9 +220,13 @@ uint64_t device_room_kv_bytes(const pb_info *info, const pb_config *config)
     if (config->has_kv_bytes)
         return config->kv_bytes;
     /* config_check refuses tokens whose product is out of range. */
-    return config->has_kv_tokens && per_token && config->kv_tokens < UINT64_MAX / per_token
-               ? config->kv_tokens * per_token
-               : 0;
+    if (!config->has_kv_tokens || !per_token || config->kv_tokens >= UINT64_MAX / per_token)
+        return 0;
+    uint64_t in_windows = config->kv_tokens;
+    if (info->window_elements_per_token && window_tokens(info, config) < in_windows)
+        in_windows = window_tokens(info, config);
+    return element * ((n - info->window_elements_per_token) * config->kv_tokens +
+                      info->window_elements_per_token * in_windows);
 }
 
 uint64_t device_room_state_bytes(const pb_info *info, const pb_config *config)

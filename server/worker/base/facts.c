@@ -59,6 +59,8 @@ static void add_model(const struct model_info *model, Sluice__V1__ModelInfo *inf
     info->n_kv_heads = model->n_kv_heads;
     info->head_dim = model->head_dim;
     info->kv_elements_per_token = model->kv_elements;
+    info->window_elements_per_token = model->window_elements;
+    info->window_tokens = model->window_tokens;
     info->state_bytes_per_sequence = model->state_elements * sizeof(float);
 }
 

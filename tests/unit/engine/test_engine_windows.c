@@ -52,6 +52,21 @@ enum { N_WINDOW_BLOCKS = (4 * (2 + 3) + 4) * 5 / 4 };
 
 /* --- plans --- */
 
+/* The facts of the model name the windows, for estimates before a load. */
+static void check_info(const char *name, uint32_t n_layers, uint32_t n_windowed)
+{
+    struct engine_config cfg = small_config(name);
+    struct checkpoint *ckpt;
+    struct model_info info;
+    struct error err;
+    assert_int_equal(checkpoint_open(cfg.model_path, &ckpt, &err), 0);
+    assert_int_equal(engine_read_model_info(ckpt, &info, &err), 0);
+    assert_int_equal(info.window_tokens, n_windowed ? WINDOW : 0);
+    if (n_layers)
+        assert_int_equal(info.window_elements * n_layers, info.kv_elements * n_windowed);
+    checkpoint_close(ckpt);
+}
+
 static void test_plan_counts_windows_by_their_blocks(void **state)
 {
     static const struct {
@@ -68,6 +83,7 @@ static void test_plan_counts_windows_by_their_blocks(void **state)
         assert_int_equal(with.n_blocks, 256);
         assert_int_equal(with.n_window_blocks, n_windows);
         assert_int_equal(without.n_window_blocks, 0);
+        check_info(models[i].name, models[i].n_layers, models[i].n_windowed);
         if (!n_windows) {
             assert_int_equal(with.kv_bytes, without.kv_bytes);
             continue;

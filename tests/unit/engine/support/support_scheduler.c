@@ -294,7 +294,7 @@ struct request *bench_make(struct bench *b, uint32_t seed, uint32_t n_prompt, ui
 {
     static uint32_t prompt[MAX_BLOCKS];
     struct engine_request req;
-    struct request *r;
+    struct request *r = NULL;
     struct error err;
     engine_request_init(&req);
     for (uint32_t i = 0; i < n_prompt; i++) /* the first half is shared by many seeds */

@@ -35,6 +35,41 @@ static void test_a_cache_has_the_widths_of_the_model_s_layers(void **state)
     }
 }
 
+/* Symptom: layers with a window were promised memory for the whole context. */
+static void test_windows_count_for_all_sequences(void **state)
+{
+    static char f16[] = "";
+    static const struct {
+        uint64_t elements, windowed, kv_tokens;
+        uint32_t n_seqs, n_rows;
+        uint64_t expected;
+    } rows[] = {
+        {120, 0, 100000, 4, 64, 2ull * 120 * 100000},
+        {120, 100, 100000, 4, 64, 2ull * (20 * 100000 + 100 * (4 * (128 + 96) + 64) * 5 / 4)},
+        {120, 120, 100000, 4, 64, 2ull * 120 * (4 * (128 + 96) + 64) * 5 / 4},
+        {120, 100, 500, 4, 64, 2ull * 120 * 500}, /* the windows hold more than that */
+        {120, 100, 100000, 0, 0, 2ull * (20 * 100000 + 100 * (256 * (128 + 96) + 512) * 5 / 4)},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pb_info info = SLUICE__V1__MODEL_INFO__INIT;
+        pb_config config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+        info.kv_elements_per_token = rows[i].elements;
+        info.window_elements_per_token = rows[i].windowed;
+        info.window_tokens = 128;
+        config.kv_dtype = f16;
+        config.has_kv_tokens = true;
+        config.kv_tokens = rows[i].kv_tokens;
+        config.has_max_concurrent_requests = rows[i].n_seqs > 0;
+        config.max_concurrent_requests = rows[i].n_seqs;
+        config.has_max_batch_tokens = rows[i].n_rows > 0;
+        config.max_batch_tokens = rows[i].n_rows;
+        uint64_t n_bytes = device_room_kv_bytes(&info, &config);
+        if (n_bytes != rows[i].expected)
+            fail_msg("row %zu: %llu bytes", i, (unsigned long long)n_bytes);
+    }
+}
+
 /* Symptom: a model with recurrent layers was promised no memory for its states. */
 static void test_states_count_by_slots(void **state)
 {
@@ -58,6 +93,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states_count_by_slots),
+        cmocka_unit_test(test_windows_count_for_all_sequences),
         cmocka_unit_test(test_a_cache_has_the_widths_of_the_model_s_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
