@@ -3,6 +3,7 @@
 #include "tests/simt/simt_ptx.h"
 
 #include "kernels/maths.h"
+#include "tests/simt/simt_word.h"
 
 #ifdef __F16C__
 #include <immintrin.h>
@@ -292,11 +293,13 @@ static void load_columns(void *const operands[SIMT_WARP], uint32_t lanes)
         }
 }
 
-static void check_shared(const char *what, const void *p)
+enum { WORD_BYTES = 4 };
+
+static void check_shared(const char *what, const void *p, size_t n_bytes = 16)
 {
-    if ((uintptr_t)p % 16 != 0)
-        simt_fail("%s: %p is not 16-byte aligned", what, p);
-    if (!simt_is_shared(p, 16))
+    if ((uintptr_t)p % n_bytes != 0)
+        simt_fail("%s: %p is not %zu-byte aligned", what, p, n_bytes);
+    if (!simt_is_shared(p, n_bytes))
         simt_fail("%s: %p is not in the block's shared memory", what, p);
 }
 
@@ -314,11 +317,11 @@ void ldmatrix_x4_trans(uint32_t r[4], const void *shared_row)
     simt_exchange(SIMT_LDMATRIX_TRANS, 0xFFFFFFFFu, &operand, load_columns);
 }
 
-static void check_global(const char *what, const void *p)
+static void check_global(const char *what, const void *p, size_t n_bytes = 16)
 {
-    if ((uintptr_t)p % 16 != 0)
-        simt_fail("%s: %p is not 16-byte aligned", what, p);
-    if (simt_is_shared(p, 16))
+    if ((uintptr_t)p % n_bytes != 0)
+        simt_fail("%s: %p is not %zu-byte aligned", what, p, n_bytes);
+    if (simt_is_shared(p, n_bytes))
         simt_fail("%s: %p is shared memory, not global", what, p);
 }
 
@@ -339,6 +342,26 @@ void cp_async_once_16(void *shared, const void *global, bool valid)
     cp_async_16(shared, global, valid);
 }
 
+/* A copy of a word, whose place is marked by an odd address. */
+void cp_async_4(void *shared, const void *global)
+{
+    simt_copy copy = {(unsigned char *)shared + 1, {0}};
+    check_shared("cp_async_4", shared, WORD_BYTES);
+    check_global("cp_async_4", global, WORD_BYTES);
+    memcpy(copy.bytes, global, WORD_BYTES);
+    memset(shared, 0xFF, WORD_BYTES);
+    simt_tls.self->copies.push_back(copy);
+}
+
+/* Returns true if the copy was one of a word. */
+static bool end_word(const simt_copy &copy)
+{
+    if ((uintptr_t)copy.to % WORD_BYTES == 0)
+        return false;
+    memcpy((unsigned char *)copy.to - 1, copy.bytes, WORD_BYTES);
+    return true;
+}
+
 void cp_async_commit(void)
 {
     simt_thread *self = simt_tls.self;
@@ -356,6 +379,8 @@ void simt_cp_async_wait(unsigned n_under_way)
     for (size_t i = 0; i < n_groups; i++)
         n_done += self->copy_groups[i];
     for (size_t i = 0; i < n_done; i++) {
+        if (end_word(self->copies[i]))
+            continue; /* no operand of wgmma */
         memcpy(self->copies[i].to, self->copies[i].bytes, sizeof(self->copies[i].bytes));
         simt_note_copy(self->copies[i].to);
     }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ptx_word.h"
 #include "tests/simt/test/test_support.h"
 
 static int launched(int code)
@@ -285,6 +285,36 @@ static void test_copies_are_seen_after_their_wait_alone(void **)
     }
 }
 
+/* Each thread copies a word to a place of its own, and stores the place before and after its wait.
+ */
+static __global__ void copy_words(const uint32_t *in, uint32_t *out)
+{
+    CUDA_SHARED(shared);
+    uint32_t *own = (uint32_t *)(void *)shared + threadIdx.x;
+    *own = 1;
+    cp_async_4(own, in + threadIdx.x);
+    cp_async_commit();
+    out[threadIdx.x * 2] = *own;
+    cp_async_wait<0>();
+    out[threadIdx.x * 2 + 1] = *own;
+}
+
+static void test_words_are_seen_after_their_wait_alone(void **)
+{
+    enum { N = 64 };
+    std::vector<uint32_t> in(N);
+    for (unsigned i = 0; i < N; i++)
+        in[i] = i * 7 + 2;
+    on_device<uint32_t> device(in), out(2 * N);
+    assert_int_equal(launched(CUDA_LAUNCH(copy_words, 1, N, 4 * N, NULL, device.data, out.data)),
+                     0);
+    std::vector<uint32_t> found = out.fetch();
+    for (unsigned i = 0; i < N; i++) {
+        assert_int_equal(found[i * 2], ~0u);
+        assert_int_equal(found[i * 2 + 1], in[i]);
+    }
+}
+
 static __global__ void read_once(const uint4 *in, uint4 *out)
 {
     out[threadIdx.x] = load_once_16(&in[threadIdx.x]);
@@ -314,8 +344,10 @@ static __global__ void load_from(const unsigned char *global, int how)
         cp_async_16((void *)(uintptr_t)global, global, true);
     else if (how == 3)
         cp_async_16(shared, global + 4, true);
-    else
+    else if (how == 4)
         load_once_16(global + 4);
+    else
+        cp_async_4(shared + 2, global);
 }
 
 static int load_badly(int how)
@@ -330,6 +362,7 @@ static const child_case cases[] = {
     {"copy to global", [] { return load_badly(2); }},
     {"copy askew", [] { return load_badly(3); }},
     {"read askew", [] { return load_badly(4); }},
+    {"word askew", [] { return load_badly(5); }},
 };
 
 static void test_addresses_that_a_gpu_refuses_are_refused(void **)
@@ -338,6 +371,7 @@ static void test_addresses_that_a_gpu_refuses_are_refused(void **)
     expect_abort("ldmatrix global", "is not in the block's shared memory");
     expect_abort("copy to global", "is not in the block's shared memory");
     expect_abort("copy askew", "is not 16-byte aligned");
+    expect_abort("word askew", "is not 4-byte aligned");
     expect_abort("read askew", "kernel load_from, block (0,0,0) of (1,1,1), thread (0,0,0)");
 }
 
@@ -351,6 +385,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_pairs_are_rounded_and_widened),
         cmocka_unit_test(test_ldmatrix_gives_rows_or_columns),
         cmocka_unit_test(test_copies_are_seen_after_their_wait_alone),
+        cmocka_unit_test(test_words_are_seen_after_their_wait_alone),
         cmocka_unit_test(test_bytes_that_are_read_once_are_read),
         cmocka_unit_test(test_addresses_that_a_gpu_refuses_are_refused),
     };
