@@ -17,6 +17,61 @@ static float *uniform_floats(struct random *r, size_t n, float low, float high)
     return x;
 }
 
+/* Returns the place of n bytes for the op: a copy on its device, or the host's. */
+static void *put(const struct recurrent_world *w, const void *host, size_t n_bytes)
+{
+    return w->memory == NULL || host == NULL ? (void *)(uintptr_t)host
+                                             : w->memory->put(host, n_bytes);
+}
+
+/* Takes the copy back to the host, if `to` is not NULL, and drops the copy. */
+static void take(const struct recurrent_world *w, const void *data, void *to, size_t n_bytes)
+{
+    if (w->memory == NULL || data == NULL)
+        return;
+    if (to != NULL)
+        w->memory->get(to, data, n_bytes);
+    w->memory->drop((void *)(uintptr_t)data, n_bytes);
+}
+
+/* The op's tensor of a tensor in host memory with a row more than n_rows, and its bytes. */
+static struct tensor put_rows(const struct recurrent_world *w, const struct tensor *host)
+{
+    struct tensor t = *host;
+    t.data = put(w, host->data, (host->n_rows + 1) * host->row_stride * sizeof(float));
+    return t;
+}
+
+static void take_rows(const struct recurrent_world *w, const struct tensor *t, void *to)
+{
+    take(w, t->data, to, (t->n_rows + 1) * t->row_stride * sizeof(float));
+}
+
+/* The parameters of each head, or of each column of a convolution, for the op. */
+struct own_params {
+    float *a, *d, *dt_bias, *w;
+};
+
+static size_t d_bytes(const struct recurrent_shape *s)
+{
+    return (s->kind == KIND_CONV ? s->head_dim : s->n_heads) * sizeof(float);
+}
+
+static struct own_params put_params(const struct recurrent_world *w)
+{
+    const struct recurrent_shape *s = &w->shape;
+    size_t n = s->n_heads * sizeof(float);
+    return (struct own_params){put(w, w->a, n), put(w, w->d, d_bytes(s)), put(w, w->dt_bias, n),
+                               put(w, w->w, (size_t)s->dim * s->head_dim * sizeof(float))};
+}
+
+static void drop_params(const struct recurrent_world *w, const struct own_params *p)
+{
+    float *all[] = {p->a, p->d, p->dt_bias, p->w};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        take(w, all[i], NULL, sizeof(float));
+}
+
 /* A world without results. */
 static struct recurrent_world open_inputs(const struct recurrent_shape *s, uint32_t n_seqs,
                                           uint32_t n_tokens, uint64_t seed)
@@ -95,7 +150,8 @@ static struct tensor gather(const float *all, uint32_t n_cols, uint32_t gap,
 }
 
 /* The whole model's heads. */
-static struct delta_params delta_params(const struct recurrent_world *w)
+static struct delta_params delta_params(const struct recurrent_world *w,
+                                        const struct own_params *own)
 {
     const struct recurrent_shape *s = &w->shape;
     return (struct delta_params){
@@ -106,8 +162,8 @@ static struct delta_params delta_params(const struct recurrent_world *w)
         .n_all_key_heads = s->n_keys,
         .n_all_heads = s->n_heads,
         .tiled = s->tiled,
-        .a = w->a,
-        .dt_bias = w->dt_bias,
+        .a = own->a,
+        .dt_bias = own->dt_bias,
         .norm_eps = NORM_EPS,
         .scale = 1.0f / sqrtf((float)s->dim),
     };
@@ -122,32 +178,46 @@ int recurrent_step(const struct recurrent_world *w, const struct rig *rig, float
                   beta = gather(w->beta, s->n_heads, 2, rows, n),
                   own = gather(NULL, w->y_cols, Y_GAP, rows, n);
     bool y_is_x = in_place && s->kind == KIND_CONV;
-    struct tensor y = y_is_x ? x : own;
-    uint32_t *reads = malloc(n * sizeof(*reads)), *writes = malloc(n * sizeof(*writes));
+    uint32_t *reads = calloc(n + 1, sizeof(*reads)), *writes = calloc(n + 1, sizeof(*writes));
     assert_non_null(reads);
     assert_non_null(writes);
     for (uint32_t r = 0; r < n; r++) {
         reads[r] = rows[r].reads;
         writes[r] = rows[r].writes;
     }
-    const struct state_rows state_rows = {reads, writes, n};
-    const struct state_view view = {pool, w->slot_floats, n_slots};
+    const struct own_params params = put_params(w);
+    struct tensor tx = put_rows(w, &x), tdt = put_rows(w, &dt), tbeta = put_rows(w, &beta),
+                  town = put_rows(w, &own);
+    struct tensor *y = y_is_x ? &tx : &town;
+    const size_t n_pool = n_slots * w->slot_floats * sizeof(float),
+                 n_ids = (n + 1) * sizeof(*reads);
+    const struct state_rows state_rows = {put(w, reads, n_ids), put(w, writes, n_ids), n};
+    const struct state_view view = {put(w, pool, n_pool), w->slot_floats, n_slots};
     int rc;
     if (s->kind == KIND_CONV) {
-        const struct conv_params p = {s->head_dim, s->dim, w->w, s->has_bias ? w->d : NULL,
+        const struct conv_params p = {s->head_dim, s->dim, params.w, s->has_bias ? params.d : NULL,
                                       s->silu};
-        rc = op_conv(rig->stream, &y, &x, &view, &state_rows, &p);
+        rc = op_conv(rig->stream, y, &tx, &view, &state_rows, &p);
     } else if (s->kind == KIND_DELTA) {
-        const struct delta_params p = delta_params(w);
-        rc = op_delta_net(rig->stream, &y, &x, &beta, &dt, &view, &state_rows, &p);
+        const struct delta_params p = delta_params(w, &params);
+        rc = op_delta_net(rig->stream, y, &tx, &tbeta, &tdt, &view, &state_rows, &p);
     } else {
-        const struct ssm_params p = {s->n_keys, s->n_heads, s->dim,    s->head_dim,
-                                     w->a,      w->d,       w->dt_bias};
-        rc = op_ssm(rig->stream, &y, &x, &dt, &view, &state_rows, &p);
+        const struct ssm_params p = {s->n_keys, s->n_heads, s->dim,        s->head_dim,
+                                     params.a,  params.d,   params.dt_bias};
+        rc = op_ssm(rig->stream, y, &tx, &tdt, &view, &state_rows, &p);
     }
+    take_rows(w, &tx, x.data);
+    take_rows(w, &tdt, NULL);
+    take_rows(w, &tbeta, NULL);
+    take_rows(w, &town, own.data);
+    take(w, state_rows.reads, NULL, n_ids);
+    take(w, state_rows.writes, NULL, n_ids);
+    take(w, view.base, pool, n_pool);
+    drop_params(w, &params);
+    const struct tensor *result = y_is_x ? &x : &own;
     for (uint32_t r = 0; r < n; r++) {
-        memcpy(rows[r].y, tensor_row_f32(&y, r), w->y_cols * sizeof(float));
-        assert_true(isnan(tensor_row_f32(&y, r)[w->y_cols]));
+        memcpy(rows[r].y, tensor_row_f32(result, r), w->y_cols * sizeof(float));
+        assert_true(isnan(tensor_row_f32(result, r)[w->y_cols]));
     }
     for (uint32_t slot = 0; slot < n_slots; slot++)
         assert_true(isnan(pool[slot * w->slot_floats + w->state_floats]));
@@ -164,7 +234,8 @@ void recurrent_check_rank(const struct recurrent_world *w, const struct rig *rig
                           uint32_t first_head, uint32_t n_heads, uint32_t piece)
 {
     const struct recurrent_shape *s = &w->shape;
-    struct delta_params p = delta_params(w);
+    const struct own_params params = put_params(w);
+    struct delta_params p = delta_params(w, &params);
     p.first_head = first_head;
     p.n_heads = n_heads;
     p.a += first_head;
@@ -176,8 +247,11 @@ void recurrent_check_rank(const struct recurrent_world *w, const struct rig *rig
     }
     uint32_t n_keys = p.n_key_heads * s->dim, n_values = n_heads * s->head_dim,
              n_cols = 2 * n_keys + n_values;
-    float *pool = poisoned(2 * w->slot_floats);
-    const struct state_view view = {pool, w->slot_floats, 2};
+    const size_t n_pool = 2 * w->slot_floats * sizeof(float),
+                 n_gates = (size_t)w->n_tokens * s->n_heads * sizeof(float);
+    float *pool = poisoned(2 * w->slot_floats), *all_dt = put(w, w->dt, n_gates),
+          *all_beta = put(w, w->beta, n_gates);
+    const struct state_view view = {put(w, pool, n_pool), w->slot_floats, 2};
     for (uint32_t begin = 0; begin < w->n_tokens; begin += piece) {
         uint32_t n = w->n_tokens - begin < piece ? w->n_tokens - begin : piece;
         float *qkv = poisoned((size_t)n * n_cols), *y = poisoned((size_t)n * n_values);
@@ -194,19 +268,29 @@ void recurrent_check_rank(const struct recurrent_world *w, const struct rig *rig
             reads[r] = r > 0 ? RECURRENT_PREVIOUS : begin > 0 ? 1 : RECURRENT_NONE;
             writes[r] = r + 1 == n ? 1 : RECURRENT_NONE;
         }
-        const struct state_rows rows = {reads, writes, n};
+        const size_t n_ids = n * sizeof(*reads), n_x = (size_t)n * n_cols * sizeof(float),
+                     n_y = (size_t)n * n_values * sizeof(float);
+        const struct state_rows rows = {put(w, reads, n_ids), put(w, writes, n_ids), n};
         size_t at = (size_t)begin * s->n_heads + first_head;
-        struct tensor tx = tensor_view(qkv, DTYPE_F32, n, n_cols),
-                      ty = tensor_view(y, DTYPE_F32, n, n_values),
-                      dt = {w->dt + at, DTYPE_F32, n, n_heads, s->n_heads},
-                      beta = {w->beta + at, DTYPE_F32, n, n_heads, s->n_heads};
+        struct tensor tx = tensor_view(put(w, qkv, n_x), DTYPE_F32, n, n_cols),
+                      ty = tensor_view(put(w, y, n_y), DTYPE_F32, n, n_values),
+                      dt = {all_dt + at, DTYPE_F32, n, n_heads, s->n_heads},
+                      beta = {all_beta + at, DTYPE_F32, n, n_heads, s->n_heads};
         assert_int_equal(op_delta_net(rig->stream, &ty, &tx, &beta, &dt, &view, &rows, &p), 0);
+        take(w, rows.reads, NULL, n_ids);
+        take(w, rows.writes, NULL, n_ids);
+        take(w, tx.data, NULL, n_x);
+        take(w, ty.data, y, n_y);
         for (uint32_t r = 0; r < n; r++)
             assert_same_bits(w->y + (size_t)(begin + r) * w->y_cols + first_head * s->head_dim,
                              y + (size_t)r * n_values, n_values * sizeof(float), "rank");
         free(qkv);
         free(y);
     }
+    take(w, view.base, pool, n_pool);
+    take(w, all_dt, NULL, n_gates);
+    take(w, all_beta, NULL, n_gates);
+    drop_params(w, &params);
     size_t head_floats = (size_t)s->dim * s->head_dim;
     assert_same_bits(recurrent_state(w, 0, w->n_tokens - 1) + first_head * head_floats,
                      pool + w->slot_floats, n_heads * head_floats * sizeof(float), "rank");

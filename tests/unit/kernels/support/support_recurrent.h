@@ -13,9 +13,17 @@ struct recurrent_shape {
     bool tiled, silu, has_bias;
 };
 
+/* Memory of another device than the CPU. put(): a copy of host memory. */
+struct recurrent_memory {
+    void *(*put)(const void *host, size_t n_bytes);
+    void (*get)(void *host, const void *data, size_t n_bytes);
+    void (*drop)(void *data, size_t n_bytes);
+};
+
 struct recurrent_world {
     struct recurrent_shape shape;
-    uint32_t n_seqs, n_tokens; /* tokens of each sequence */
+    const struct recurrent_memory *memory; /* the tested op's; NULL: host memory */
+    uint32_t n_seqs, n_tokens;             /* tokens of each sequence */
     uint32_t x_cols, y_cols;
     size_t state_floats, slot_floats; /* slot_floats: from one slot to the next */
     float *x, *dt, *beta;             /* [n_seqs · n_tokens][…] */
