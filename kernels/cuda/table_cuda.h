@@ -85,6 +85,18 @@ int attention_cuda(struct stream *s, struct tensor *y, const struct tensor *q,
 size_t attention_scratch_bytes_cuda(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
                                     uint64_t max_context);
 
+/* recurrent_cuda.c */
+int conv_cuda(struct stream *s, struct tensor *y, const struct tensor *x,
+              const struct state_view *state, const struct state_rows *rows,
+              const struct conv_params *p);
+int delta_net_cuda(struct stream *s, struct tensor *y, const struct tensor *qkv,
+                   const struct tensor *beta, const struct tensor *dt,
+                   const struct state_view *state, const struct state_rows *rows,
+                   const struct delta_params *p);
+int ssm_cuda(struct stream *s, struct tensor *y, const struct tensor *xbc, const struct tensor *dt,
+             const struct state_view *state, const struct state_rows *rows,
+             const struct ssm_params *p);
+
 /* stream_scratch.c */
 size_t stream_bytes_cuda(const struct op_needs *needs);
 int stream_reserve_cuda(struct stream *s, const struct op_needs *needs, struct error *err);

@@ -50,6 +50,9 @@ static const struct op_table op_table_cuda_set = {
     .stream_bytes = stream_bytes_cuda,
     .stream_reserve = stream_reserve_cuda,
     .attention = attention_cuda,
+    .conv = conv_cuda,
+    .delta_net = delta_net_cuda,
+    .ssm = ssm_cuda,
     .gather_rows = gather_rows_cuda,
     .sample = sample_cuda,
 };

@@ -126,6 +126,19 @@ static void test_families_near_transformers(void **state)
         check_golden(folders[i], "", 5e-2);
 }
 
+/* Families with recurrent layers. */
+static void test_recurrent_families_near_transformers(void **state)
+{
+    static const char *const names[] = {
+        "qwen35",        "qwen35moe",         "qwen3next",  "lfm2",           "lfm2moe",  "mamba2",
+        "granitehybrid", "granitehybrid_moe", "nemotron_h", "nemotron_h_moe", "falcon_h1"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        check_golden(names[i], "", 5e-2);
+        check_golden(names[i], ".gguf", 5e-2);
+    }
+}
+
 /* Quantized files of the families, with the bound of test_quantized_families.c. */
 static void test_quantized_families_near_transformers(void **state)
 {
@@ -525,28 +538,12 @@ static void test_what_a_gpu_cannot_do_is_refused(void **state)
     checkpoint_close(ckpt);
 }
 
-/* The CUDA kernels have no ops of recurrent layers. Symptom: the first step failed. */
-static void test_recurrent_layers_are_refused_before_the_load(void **state)
-{
-    (void)state;
-    char path[512];
-    struct executor_config cfg = gpu_config();
-    struct executor_plan plan;
-    struct checkpoint *ckpt = NULL;
-    struct error err = {0};
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/qwen35", golden_source_dir());
-    assert_int_equal(checkpoint_open(path, &ckpt, &err), 0);
-    assert_int_equal(executor_plan(ckpt, &cfg, &plan, &err), STATUS_UNIMPLEMENTED);
-    assert_non_null(strstr(err.message, "conv"));
-    assert_non_null(strstr(err.message, "cuda"));
-    checkpoint_close(ckpt);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits_near_transformers),
         cmocka_unit_test(test_families_near_transformers),
+        cmocka_unit_test(test_recurrent_families_near_transformers),
         cmocka_unit_test(test_quantized_families_near_transformers),
         cmocka_unit_test(test_logits_near_the_cpu),
         cmocka_unit_test(test_bits_do_not_depend_on_cuts),
@@ -558,7 +555,6 @@ int main(void)
         cmocka_unit_test(test_graphs_beyond_the_plan_give_way),
         cmocka_unit_test(test_too_little_memory_is_told),
         cmocka_unit_test(test_what_a_gpu_cannot_do_is_refused),
-        cmocka_unit_test(test_recurrent_layers_are_refused_before_the_load),
     };
     if (getenv("SLUICE_TEST_FILTER"))
         cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));

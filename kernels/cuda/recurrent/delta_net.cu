@@ -1,0 +1,11 @@
+/* The gated delta net (recurrent_span_kernel.h).
+ *
+ *     ptxas: delta_net.cu span_runs registers 255
+ *     ptxas: delta_net.cu span_runs on sm_90a registers 208 */
+#include "kernels/cuda/recurrent/recurrent_launch.h"
+#include "kernels/cuda/recurrent/recurrent_span_kernel.h"
+
+int cuda_launch_delta_net(void *stream, const struct recurrent_span *job)
+{
+    return span_launch_any<true>(stream, job);
+}
