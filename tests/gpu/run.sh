@@ -60,6 +60,8 @@ ops      60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
 ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
 ops      60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
 ops     120 test_gpu_cuda_sample    *
+ops     120 test_gpu_cuda_experts   *
+ops     120 test_gpu_cuda_recurrent *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_FP8=wgmma
 ops      60 test_gpu_cuda_fused     *           SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
 ops      90 test_gpu_cuda_dense     *           SLUICE_TEST_KIND=f16,bf16 SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
@@ -70,6 +72,7 @@ model   240 test_gpu_cuda_model     *logits*
 model   240 test_gpu_cuda_model     *families*
 model   240 test_gpu_cuda_model     *bits*
 model   240 test_gpu_cuda_model     *layers*
+model   120 test_gpu_decoder_recurrent *
 model   180 test_gpu_cuda_model_formats *
 model   120 test_gpu_cuda_model_tokens *
 memory  300 test_gpu_cuda_model     *memory*
@@ -81,10 +84,12 @@ faults  180 test_gpu_cuda_fault     *
 serve   300 test_gpu_engine         *64_alone*
 serve   120 test_gpu_engine         *resume_goes_on*
 serve   120 test_gpu_engine_longrope *at_once
+serve   180 test_gpu_engine_states  *
 session  60 test_gpu_cuda_ops       *
 session  60 test_gpu_cuda_quant_ops *
 session  60 test_gpu_cuda_attention *teams*
 session  30 test_gpu_cuda_sample    *greedy*
+session  60 test_gpu_cuda_recurrent *
 session  60 test_gpu_cuda_dense     *gated*     @best
 session  60 test_gpu_cuda_fused     *
 session  60 test_gpu_cuda_attention *all_shapes* SLUICE_CUDA_ATTENTION=wgmma
@@ -100,6 +105,7 @@ session  60 test_gpu_cuda_model     *bits*      @best
 session  60 test_gpu_cuda_model     *logits*    @best
 session  60 test_gpu_cuda_model_formats *       @best
 session  60 test_gpu_cuda_model_tokens *        @best
+session  60 test_gpu_decoder_recurrent *        @best
 EOF
 }
 
@@ -178,7 +184,7 @@ package() {
     local build=${SLUICE_GPU_BUILD:-$root/build/gpu-build} n program
     [ -n "${SLUICE_GPU_BUILD:-}" ] || build_all "$build"
     rm -rf "$dir"
-    mkdir -p "$dir/bin" "$dir/lib" "$dir/tests/golden/tiny"
+    mkdir -p "$dir/bin" "$dir/lib" "$dir/tests/golden"
     dir=$(cd "$dir" && pwd)
     for program in $(programs | awk '{print $3}' | sort -u) bench_cuda bench_between sluice-worker; do
         cp "$build/bin/$program" "$dir/bin/"
@@ -186,7 +192,7 @@ package() {
     for program in libsluice_cuda.so libgpu_probe.so; do
         [ ! -e "$build/bin/$program" ] || cp "$build/bin/$program" "$dir/lib/"
     done
-    cp "$root"/tests/golden/tiny/*.gguf "$root"/tests/golden/tiny/*.bin "$dir/tests/golden/tiny/"
+    cp -r "$root/tests/golden/tiny" "$dir/tests/golden/"
     cp "$root/tests/gpu/run.sh" "$root"/tests/gpu/bench/bench_*.py "$dir/"
     if [ -n "${SLUICE_GPU_OLD:-}" ]; then # an older package, for "@old" in switches
         mkdir -p "$dir/old"

@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 failed=0
-for source in test_*.c model/test_*.c probe/test_*.c; do
+for source in test_*.c experts/test_*.c model/test_*.c probe/test_*.c recurrent/test_*.c; do
     program=$(basename "$source" .c)
     program=test_gpu_${program#test_}
     mapfile -t patterns < <(./run.sh programs | awk -v p="$program" '$3 == p && $1 != "session" {print $4}')
@@ -18,8 +18,8 @@ for source in test_*.c model/test_*.c probe/test_*.c; do
     done < <(tr -d '\n' <"$source" | grep -oE 'cmocka_unit_test\( *\w+' | sed 's/.*( *//')
 done
 while read -r program; do
-    if [[ $program != test_gpu_engine* ]] && [ ! -e "${program/test_gpu_/test_}.c" ] &&
-        [ ! -e "model/${program/test_gpu_/test_}.c" ] && [ ! -e "probe/${program/test_gpu_/test_}.c" ]; then
+    if [[ $program != test_gpu_engine* && $program != test_gpu_decoder* ]] && [ ! -e "${program/test_gpu_/test_}.c" ] &&
+        ! compgen -G "*/${program/test_gpu_/test_}.c" >/dev/null; then
         echo "run.sh names $program, of which there is no source"
         failed=1
     fi

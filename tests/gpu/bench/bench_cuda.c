@@ -20,8 +20,9 @@ static const char usage_text[] =
     "       bench_cuda --ab VARIABLE=a,b [--rounds N] [OPTIONS]\n"
     "       bench_cuda --write q8_0|bf16 FILE\n"
     "\n"
-    "  --parts LIST     of ceilings,linears,rows,paths,attention-decode,attention-prompt,sampler,\n"
-    "                   pack,load,prefill,decode; attention and models name two each; default all\n"
+    "  --parts LIST     of ceilings,linears,rows,states,paths,attention-decode,attention-prompt,\n"
+    "                   sampler,pack,load,prefill,decode; attention and models name two each;\n"
+    "                   default all\n"
     "  --models LIST    of bf16,q8_0,q4_k,fp8, in prefill and decode; default all\n"
     "  --formats LIST   formats of weights, in linears; default all\n"
     "  --rows LIST      numbers of rows, in linears; default 1,8,32,64,128,2048\n"
@@ -47,9 +48,8 @@ static const char usage_text[] =
     "default f16\n";
 
 static const char *const part_names[] = {
-    "ceilings",         "linears",   "rows",  "paths", "attention-decode",
-    "attention-prompt", "sampler",   "pack",  "load",  "prefill",
-    "decode",           "attention", "models"};
+    "ceilings", "linears", "rows",    "paths",  "attention-decode", "attention-prompt", "sampler",
+    "pack",     "load",    "prefill", "decode", "attention",        "models",           "states"};
 
 static bool has_part(const struct bench *b, const char *name)
 {
@@ -93,6 +93,7 @@ static void run_kernels(struct bench *b)
         void (*run)(struct bench *b);
     } parts[] = {{"linears", bench_linears},
                  {"rows", bench_row_ops},
+                 {"states", bench_states},
                  {"paths", bench_paths},
                  {"attention-decode", bench_decode_attention},
                  {"attention-prompt", bench_prompt_attention},

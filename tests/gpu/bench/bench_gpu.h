@@ -96,6 +96,8 @@ void bench_card(struct bench *b); /* sets the rates */
 void bench_product(struct bench *b);
 void bench_linears(struct bench *b);
 void bench_row_ops(struct bench *b);
+/* Measures the ops of recurrent layers. */
+void bench_states(struct bench *b);
 /* Measures path D and path P with equal rows, to show the cost of a generated token's order of
  * sums. */
 void bench_paths(struct bench *b);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -59,5 +60,7 @@ int main(void)
         cmocka_unit_test(test_64_alone_equal_64_at_once_mamba_and_experts),
         cmocka_unit_test(test_64_alone_equal_64_at_once_short_convolution),
     };
+    if (getenv("SLUICE_TEST_FILTER")) /* tests/gpu */
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

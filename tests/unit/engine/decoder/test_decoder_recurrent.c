@@ -264,10 +264,18 @@ static struct checkpoint *open_file(const struct hybrid *h)
 
 /* --- runs --- */
 
+/* tests/gpu sets cuda:0, real or emulated. A GPU has one set of kernels, and runs a single rank. */
+static const char *test_device(void)
+{
+    return getenv("SLUICE_TEST_DEVICE");
+}
+
 static void open_run(struct model_run *run, const struct hybrid *h, struct arch *arch,
                      const char *kernels, uint32_t tp)
 {
     struct executor_config cfg = model_run_config(kernels);
+    if (test_device())
+        cfg.device = test_device();
     cfg.tp = tp;
     cfg.max_seqs = 64; /* a step may return the logits of this many rows */
     *arch = arch_of(h);
@@ -290,16 +298,23 @@ static void fill_ids(uint32_t seq, uint32_t ids[N_IDS])
         ids[i] = id_at(seq, i);
 }
 
-static void run_whole(const struct hybrid *h, const char *kernels, uint32_t tp, uint32_t chunk,
-                      uint32_t seq, float *out)
+static void run_in(const struct hybrid *h, const char *kernels, uint32_t tp, uint32_t chunk,
+                   uint32_t seq, bool generated, float *out)
 {
     struct model_run run;
     struct arch arch;
     uint32_t ids[N_IDS];
     fill_ids(seq, ids);
     open_run(&run, h, &arch, kernels, tp);
+    run.generated = generated;
     model_run_all(&run, ids, N_IDS, chunk, false, out);
     model_run_close(&run);
+}
+
+static void run_whole(const struct hybrid *h, const char *kernels, uint32_t tp, uint32_t chunk,
+                      uint32_t seq, float *out)
+{
+    run_in(h, kernels, tp, chunk, seq, false, out);
 }
 
 static void test_pieces_and_ranks_do_not_change_a_bit(void **state)
@@ -310,14 +325,34 @@ static void test_pieces_and_ranks_do_not_change_a_bit(void **state)
         uint32_t tp, chunk;
     } variants[] = {{1, 1}, {1, 7}, {1, 32}, {2, N_IDS}, {2, 7}, {4, N_IDS}, {4, 9}};
     (void)state;
-    for (size_t i = 0; i < 3 * (size_t)N_HYBRIDS; i++) {
+    for (size_t i = 0; i < 3 * (size_t)N_HYBRIDS; i += test_device() ? 3 : 1) {
         const struct hybrid *h = &hybrids[i / 3];
         run_whole(h, sets[i % 3], 1, N_IDS, 0, whole);
         for (size_t v = 0; v < ARCH_N_OF(variants); v++) {
+            if (variants[v].tp > 1 && test_device())
+                continue;
             run_whole(h, sets[i % 3], variants[v].tp, variants[v].chunk, 0, other);
             if (!same_bits(whole, other, (size_t)N_IDS * VOCAB))
                 fail_msg("%s, kernels %s: %u ranks in pieces of %u have other bits", h->name,
                          sets[i % 3], variants[v].tp, variants[v].chunk);
+        }
+    }
+}
+
+/* Generated rows, of which a GPU captures the steps and replays them with other slots. Steps of 7
+ * rows take the captured step of 8, with a row of padding. */
+static void test_pieces_of_generated_rows_do_not_change_a_bit(void **state)
+{
+    static const uint32_t chunks[] = {1, 7};
+    static float whole[N_IDS * VOCAB], other[N_IDS * VOCAB];
+    (void)state;
+    for (size_t i = 0; i < N_HYBRIDS; i++) {
+        run_in(&hybrids[i], "auto", 1, N_IDS, 0, true, whole);
+        for (size_t c = 0; c < ARCH_N_OF(chunks); c++) {
+            run_in(&hybrids[i], "auto", 1, chunks[c], 0, true, other);
+            if (!same_bits(whole, other, (size_t)N_IDS * VOCAB))
+                fail_msg("%s: pieces of %u generated rows have other bits", hybrids[i].name,
+                         chunks[c]);
         }
     }
 }
@@ -408,9 +443,9 @@ static void test_a_state_can_be_copied_saved_and_loaded(void **state)
     static float whole[N_IDS * VOCAB];
     struct error err = {0};
     (void)state;
-    for (size_t i = 0; i < 2 * (size_t)N_HYBRIDS; i++) {
+    for (size_t i = 0; i < 2 * (size_t)N_HYBRIDS; i += test_device() ? 2 : 1) {
         const struct hybrid *h = &hybrids[i / 2];
-        uint32_t tp = 1 + i % 2;
+        uint32_t tp = test_device() ? 1 : 1 + i % 2;
         struct model_run run;
         struct arch arch;
         uint32_t ids[N_IDS];
@@ -474,10 +509,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pieces_and_ranks_do_not_change_a_bit),
+        cmocka_unit_test(test_pieces_of_generated_rows_do_not_change_a_bit),
         cmocka_unit_test(test_a_state_remembers),
         cmocka_unit_test(test_rows_have_the_same_bits_beside_others),
         cmocka_unit_test(test_a_state_can_be_copied_saved_and_loaded),
         cmocka_unit_test(test_bad_slots_are_refused),
     };
+    if (getenv("SLUICE_TEST_FILTER")) /* tests/gpu */
+        cmocka_set_test_filter(getenv("SLUICE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
