@@ -118,7 +118,7 @@ def phi3_sizes(rng):
 
 
 CASES = {
-    "qwen35": Case("Qwen3_5ForCausalLM", lambda rng: delta(rng, dense(rng)), TIED | STATES | BIAS | {
+    "qwen35": Case("Qwen3_5ForCausalLM", lambda rng: delta(rng, dense(rng)), TIED | STATES | {
         "yarn": ROPES["yarn"], "linear": ROPES["linear"]}, "qwen35", ("tied", "untied", "one key head"), plus_one=True),
     "llama": Case("LlamaForCausalLM", dense, LLAMA | NO_KV | UNSTATED_SHARE | flags("attention_bias", "mlp_bias") | {
         "both biases": Change(dict(attention_bias=True, mlp_bias=True)), "no head_dim": Change(lambda rng, c: dict(

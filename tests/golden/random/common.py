@@ -193,4 +193,5 @@ STATES = {
     "interval": Change(dict(layer_types=None, num_hidden_layers=5)), "attention alone": Change(lambda rng, c: dict(
         layer_types=[FULL] * c["num_hidden_layers"])), "no attention": Change(lambda rng, c: dict(layer_types=[LINEAR] * c["num_hidden_layers"])),
     "one key head": Change(dict(linear_num_key_heads=1, linear_num_value_heads=5)), "act": Change(dict(hidden_act="gelu"), "hidden_act"),
+    "biases": Change(dict(attention_bias=True), "attention_bias"),
 }

@@ -187,7 +187,7 @@ def compare(report, program, name, label, change, seed, root):
     except Exception as e:  # the change makes no model in transformers, either
         print(f"skip {what}: transformers: {type(e).__name__}: {str(e).splitlines()[-1][:150]}", flush=True)
         return
-    save(model, folder, dtype, shards, old, "layer_types" in settings)
+    save(model, folder, dtype, shards, old, "layer_types" in settings or "linear_num_key_heads" in config)
     got = run(program, folder, ids, 0)
     judge(report, what, got, model, ids, change)
     if label in ("", WIDE) and not isinstance(got, str):

@@ -41,9 +41,9 @@ EXPERT_CASES = {
     "qwen3moe": Case("Qwen3MoeForCausalLM", experts(dense), TIED | ALL | RENORM | SPARSE | GELU | BIAS | ROPES | {
         "window": Change(dict(use_sliding_window=True, sliding_window=9), "sliding_window")}),
     "qwen35moe": Case("Qwen3_5MoeForCausalLM", experts(lambda rng: delta(rng, dense(rng)), shared_expert_intermediate_size=shared),
-                      TIED | ALL | STATES | BIAS, plus_one=True),
+                      TIED | ALL | STATES, plus_one=True),
     "qwen3next": Case("Qwen3NextForCausalLM", experts(lambda rng: delta(rng, dense(rng)), shared_expert_intermediate_size=shared),
-                      TIED | ALL | RENORM | STATES | BIAS | {
+                      TIED | ALL | RENORM | STATES | {
         "every second": Change(dict(decoder_sparse_step=2), "decoder_sparse_step"),
         "some dense": Change(dict(mlp_only_layers=[0]), "mlp_only_layers")}, plus_one=True),
     "gpt_oss": Case("GptOssForCausalLM", experts(dense, "intermediate_size", rope_parameters=rope(

@@ -122,6 +122,7 @@ static const struct arch_fixed_key hf_fixed_keys[] = {
     ARCH_ANY_VALUE("mamba_ssm_dtype"), /* states here are F32 */
     ARCH_ANY_VALUE("mtp_num_hidden_layers"),
     ARCH_ANY_VALUE("mtp_use_dedicated_embeddings"),
+    ARCH_ONE_VALUE("attention_bias", 0), /* a gate's bias has no slot */
     ARCH_ONE_VALUE("attn_output_gate", 1),
     ARCH_ONE_TEXT("output_gate_type", "swish"),
     ARCH_ANY_VALUE("language_model_only"),

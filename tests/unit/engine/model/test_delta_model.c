@@ -102,6 +102,8 @@ static const struct {
     {"qwen35", "\"linear_key_head_dim\": 8", "\"linear_key_head_dim\": 1024", BAD,
      "model.layers.0.linear_attn.in_proj_qkv.weight"},
     /* values that are not built */
+    {"qwen35", "\"attention_bias\": false", "\"attention_bias\": true", UNBUILT,
+     "attention_bias|1|0"},
     {"qwen35", "\"silu\"", "\"gelu\"", UNBUILT, "hidden_act|silu"},
     {"qwen35", "\"hidden_act\"", "\"attn_output_gate\": false, \"hidden_act\"", UNBUILT,
      "attn_output_gate|0"},
