@@ -1,6 +1,6 @@
-/* Tests the inputs of a step on a device with memory of its own: what lies on the device after an
- * upload by the mirror is what lies there after an upload by arrays. Windows have places and tables
- * of their own. The device copies at once. */
+/* Tests the inputs of a step on a device with memory of its own. An upload by the mirror leaves the
+ * same bytes on the device as an upload by arrays. Windows have places and tables of their own. The
+ * device copies at once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -58,7 +58,7 @@ static struct rank_plan plan_of(const struct model_shape *shape, uint32_t index,
 static void test_a_slot_of_qwen3_next_has_75_mib(void **state)
 {
     const struct model_shape shape =
-        shape_of(&delta, 48, (struct model_state){16, 32, 128, 128, 4, false});
+        shape_of(&delta, 48, (struct model_state){16, 32, 128, 128, 4, false, false});
     struct rank_plan plan = plan_of(&shape, 0, 1);
     uint64_t floats = 3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128;
     (void)state;
@@ -88,7 +88,7 @@ static void test_ranks_hold_the_keys_that_their_heads_read(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const struct model_shape shape = shape_of(
             &delta, 2,
-            (struct model_state){rows[i].n_keys, rows[i].n_heads, 32, 32, 4, rows[i].tiled});
+            (struct model_state){rows[i].n_keys, rows[i].n_heads, 32, 32, 4, false, rows[i].tiled});
         struct rank_plan plan = plan_of(&shape, rows[i].index, rows[i].tp);
         const struct state_split *split = &plan.split.layers[0].state;
         if (split->head_begin != rows[i].head_begin || split->n_heads != rows[i].heads ||
@@ -112,7 +112,7 @@ static void test_ranks_compute_whole_groups(void **state)
         {4, 2, 4, 4, 1, 1, 128, 64},
     };
     const struct model_shape shape =
-        shape_of(&mamba, 2, (struct model_state){2, 8, 16, 32, 4, false});
+        shape_of(&mamba, 2, (struct model_state){2, 8, 16, 32, 4, false, false});
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct rank_plan plan = plan_of(&shape, rows[i].index, rows[i].tp);
@@ -133,7 +133,7 @@ static void test_ranks_divide_the_channels_of_a_convolution(void **state)
 {
     (void)state;
     const struct model_shape shape =
-        shape_of(&conv, 2, (struct model_state){0, 1, 0, 96, 3, false});
+        shape_of(&conv, 2, (struct model_state){0, 1, 0, 96, 3, false, false});
     struct rank_plan plan = plan_of(&shape, 0, 2);
     assert_int_equal(shape_state_floats(&shape, 0), 2 * 96);
     assert_int_equal(rank_state_floats(&plan.split, &shape, 0),
@@ -146,7 +146,8 @@ static void test_ranks_divide_the_channels_of_a_convolution(void **state)
 static void test_the_parts_of_a_slot_follow_one_another(void **state)
 {
     (void)state;
-    const struct model_shape shape = shape_of(&delta, 5, (struct model_state){3, 9, 7, 5, 4, true});
+    const struct model_shape shape =
+        shape_of(&delta, 5, (struct model_state){3, 9, 7, 5, 4, false, true});
     struct rank_plan plan = plan_of(&shape, 0, 1);
     const uint64_t floats[N_DECODER_STATES] = {3 * 21, 3 * 21, 3 * 45, 9 * 7 * 5};
     uint64_t end = 0;
