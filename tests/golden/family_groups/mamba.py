@@ -278,8 +278,10 @@ FAMILIES = {
                ssm_state_size=6, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=36, n_group=1, topk_group=1,
                moe_shared_expert_intermediate_size=40, routed_scaling_factor=1.4, **NEMOTRON),
         A.NEMOTRON_H_MOE, nemotron_keys, tries=24, **STATE | dict(parts=nemotron_parts)),
-    # a norm of the state's output after the gate
+    # a norm of the state's output after the gate, before the gate, and none
     "falcon_h1": Family(
         "FalconH1ForCausalLM", config(16, **FALCON, mamba_rms_norm=True, mamba_norm_before_gate=False), A.FALCON_H1, falcon_keys,
         transform=falcon_scaled, **STATE),
+    "falcon_h1_norm": Family("FalconH1ForCausalLM", config(16, **FALCON | dict(num_hidden_layers=1), mamba_rms_norm=True), **STATE),
+    "falcon_h1_bare": Family("FalconH1ForCausalLM", config(16, **FALCON | dict(num_hidden_layers=1)), **STATE),
 }

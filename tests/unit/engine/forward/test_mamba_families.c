@@ -14,9 +14,16 @@
 #include "tests/unit/engine/support/support_model.h"
 
 static const struct family families[] = {
-    {"lfm2", true, 2},           {"lfm2moe", true, 1},           {"mamba2", true, 4},
-    {"granitehybrid", true, 2},  {"granitehybrid_moe", true, 2}, {"nemotron_h", true, 4},
-    {"nemotron_h_moe", true, 2}, {"falcon_h1", true, 2},
+    {"lfm2", true, 2},
+    {"lfm2moe", true, 1},
+    {"mamba2", true, 4},
+    {"granitehybrid", true, 2},
+    {"granitehybrid_moe", true, 2},
+    {"nemotron_h", true, 4},
+    {"nemotron_h_moe", true, 2},
+    {"falcon_h1", true, 2},
+    {"falcon_h1_norm", false, 2},
+    {"falcon_h1_bare", false, 2},
 };
 
 enum { N_FAMILIES = sizeof(families) / sizeof(families[0]), N_IDS = 230, MAX_VOCAB = 128 };

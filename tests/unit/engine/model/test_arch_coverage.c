@@ -82,8 +82,6 @@ static const struct {
     enum set set;
     int value;
 } awaited[] = {
-    /* Falcon-H1 */
-    {SET_GATE_ORDER, true},
     {SET_PARAM, ARCH_PARAM_ROPE_EXT_FACTOR},
     /* Gemma 4 */
     {SET_VALUE_NORM, true},
