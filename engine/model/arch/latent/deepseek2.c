@@ -14,7 +14,6 @@
 #define BLK "blk.%u."
 
 static const struct arch_tensor gguf_tensors[] = {
-    {ARCH_ATTN_Q, false, NULL, ARCH_TRANSFORM_NONE}, /* the tensor has other slots */
     {ARCH_LATENT_Q_DOWN, false, BLK "attn_q_a.weight", ARCH_TRANSFORM_NONE},
     {ARCH_LATENT_Q_NORM, false, BLK "attn_q_a_norm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_LATENT_Q_NOPE, true, BLK "attn_q.weight|" BLK "attn_q_b.weight",
@@ -76,7 +75,6 @@ static const struct arch_param new_gguf_params[] = {
 #define ATTN  LAYER "self_attn."
 
 static const struct arch_tensor hf_tensors[] = {
-    {ARCH_ATTN_Q, false, NULL, ARCH_TRANSFORM_NONE}, /* the tensor has other slots */
     {ARCH_LATENT_Q_DOWN, false, ATTN "q_a_proj.weight", ARCH_TRANSFORM_NONE},
     {ARCH_LATENT_Q_NORM, false, ATTN "q_a_layernorm.weight", ARCH_TRANSFORM_NONE},
     {ARCH_LATENT_Q_NOPE, true, ATTN "q_proj.weight|" ATTN "q_b_proj.weight",
