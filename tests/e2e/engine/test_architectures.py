@@ -1,4 +1,5 @@
-"""Models of other architectures than Llama through the programs: a tiny GPT-2, BLOOM, Qwen3 and Phi-3 (tests/golden/tiny).
+"""Models of other architectures than Llama through the programs: a tiny GPT-2, BLOOM, Qwen3, Phi-3 and Qwen3.5
+(tests/golden/tiny).
 Answers of Phi-3 cross the original context of longrope, 32 tokens.
 The answers are the same for each number of ranks and for each repetition. The server refuses a prompt or a context
 beyond the context length of the file. The manager refuses a file that is not supported."""
@@ -11,9 +12,9 @@ from conftest import BIN, ROOT, names
 
 TINY = ROOT / "tests/golden/tiny"
 MODELS = {"gpt2": TINY / "gpt2_q8_0.gguf", "bloom": TINY / "bloom_q4_1.gguf", "qwen3": TINY / "qwen3.gguf",
-          "phi3": TINY / "phi3_long.gguf"}
+          "phi3": TINY / "phi3_long.gguf", "qwen35": TINY / "qwen35.gguf"}
 TEXT = "The first (and 2nd) answer, it's"
-CONTEXTS = {"gpt2": 200, "bloom": 200, "qwen3": 200, "phi3": 256}
+CONTEXTS = {"gpt2": 200, "bloom": 200, "qwen3": 200, "phi3": 256, "qwen35": 256}
 
 
 @pytest.fixture(scope="module")
