@@ -32,6 +32,15 @@ MATHS_FN float router_key(float score, float bias)
     return key != key ? ROUTER_LOWEST : key;
 }
 
+/* Returns the key of an expert. Large logits have equal sigmoids; without a bias and groups, the
+ * logits themselves give the order. */
+MATHS_FN float router_expert_key(float logit, float score, const struct router_params *p,
+                                 uint32_t id)
+{
+    bool by_logit = p->score == ROUTER_SIGMOID && p->bias == 0 && p->n_groups <= 1;
+    return router_key(by_logit ? logit : score, p->bias ? p->bias[id] : 0.0f);
+}
+
 /* Returns true if (key, id) is chosen before (than_key, than_id). */
 MATHS_FN bool router_is_before(float key, uint32_t id, float than_key, uint32_t than_id)
 {
@@ -61,8 +70,9 @@ MATHS_FN float router_part(float score, float sum)
     return score / sum;
 }
 
-/* Turns the scores w[n_used] of the chosen experts, in ascending id, into weights. */
-MATHS_FN void router_weigh(float *w, uint32_t n_used, const struct router_params *p)
+/* Turns the scores w[n_used] of the chosen experts ids[n_used], which ascend, into weights. */
+MATHS_FN void router_weigh(float *w, const uint32_t *ids, uint32_t n_used,
+                           const struct router_params *p)
 {
     float sum = 0.0f;
     if (p->score == ROUTER_TOPK_SOFTMAX) {
@@ -86,6 +96,8 @@ MATHS_FN void router_weigh(float *w, uint32_t n_used, const struct router_params
     }
     for (uint32_t j = 0; j < n_used; j++)
         w[j] = w[j] * p->scale;
+    for (uint32_t j = 0; p->expert_scale && j < n_used; j++)
+        w[j] = w[j] * p->expert_scale[ids[j]];
 }
 
 /* Returns an element of an expert's input that the pair's weight multiplies. */

@@ -40,13 +40,14 @@ static void take_worse_groups(const struct router_params *p, const float *keys, 
 }
 
 /* Marks the chosen experts of a row. */
-static void choose(const struct router_params *p, const float *scores, bool *chosen)
+static void choose(const struct router_params *p, const float *logits, const float *scores,
+                   bool *chosen)
 {
     float keys[EXPERTS_MAX];
     bool taken[EXPERTS_MAX];
     memset(taken, 0, p->n_experts);
     for (uint32_t i = 0; i < p->n_experts; i++)
-        keys[i] = router_key(scores[i], p->bias != NULL ? p->bias[i] : 0.0f);
+        keys[i] = router_expert_key(logits[i], scores[i], p, i);
     memset(chosen, 0, p->n_experts);
     if (p->n_groups > 1)
         take_worse_groups(p, keys, taken);
@@ -71,13 +72,13 @@ static void route_rows(void *arg, uint32_t index, uint32_t n_threads)
         uint32_t *ids = job->routes->ids + (size_t)r * p->n_used, n = 0;
         float *weights = job->routes->weights + (size_t)r * p->n_used;
         job->inner->router_scores(scores, tensor_row_f32(job->logits, r), p->n_experts, p->score);
-        choose(p, scores, chosen);
+        choose(p, tensor_row_f32(job->logits, r), scores, chosen);
         for (uint32_t i = 0; i < p->n_experts; i++)
             if (chosen[i]) {
                 ids[n] = i;
                 weights[n++] = scores[i];
             }
-        router_weigh(weights, p->n_used, p);
+        router_weigh(weights, ids, p->n_used, p);
     }
 }
 

@@ -92,7 +92,8 @@ static __global__ void __launch_bounds__(CUDA_WARP)
     uint32_t lane = threadIdx.x, row = blockIdx.x;
     router_score_row(&shared, logits + cuda_row(row, stride), p.n_experts, p.score, lane);
     for (uint32_t i = lane; i < p.n_experts; i += CUDA_WARP) {
-        shared.keys[i] = router_key(shared.scores[i], p.bias ? p.bias[i] : 0.0f);
+        shared.keys[i] =
+            router_expert_key(logits[cuda_row(row, stride) + i], shared.scores[i], &p, i);
         shared.taken[i] = shared.chosen[i] = 0;
     }
     __syncwarp();
@@ -114,7 +115,7 @@ static __global__ void __launch_bounds__(CUDA_WARP)
             ids[n] = i;
             weights[n++] = shared.scores[i];
         }
-    router_weigh(weights, p.n_used, &p);
+    router_weigh(weights, ids, p.n_used, &p);
 }
 
 int cuda_launch_router(void *stream, const struct expert_routes *routes, const float *logits,

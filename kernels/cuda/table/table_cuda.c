@@ -41,6 +41,7 @@ static const struct op_table op_table_cuda_set = {
     .gated_prepare = gated_prepare_cuda,
     .linear_partial = linear_partial_cuda,
     .linear_finish = linear_finish_cuda,
+    .has_expert_scale = true,
     .router_topk = router_topk_cuda,
     .experts = experts_cuda,
     .experts_bind = experts_bind_cuda,

@@ -252,6 +252,50 @@ static void test_values_that_are_not_finite_choose_as_many_experts(void **state)
         }
 }
 
+/* Symptom: from about 17 on, all sigmoids are 1 in f32, and the lower id won over the larger logit.
+ * A bias belongs to the scores, so equal scores are a tie with one. */
+static void test_sigmoids_that_are_equal_are_ordered_by_logits(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    const float logits[N] = {20.0f, 30.0f, 40.0f, 25.0f}, bias[N] = {0};
+    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        struct rig rig = rig_open(*set, 1);
+        struct router_params p = {
+            .score = ROUTER_SIGMOID, .n_experts = N, .n_used = 1, .scale = 1.0f};
+        struct routed by_logit = route(&rig, logits, 1, &p);
+        p.bias = bias;
+        struct routed by_score = route(&rig, logits, 1, &p);
+        assert_int_equal(by_logit.routes.ids[0], 2);
+        assert_float_equal(by_logit.routes.weights[0], 1.0f, 0);
+        assert_int_equal(by_score.routes.ids[0], 0);
+        free(by_logit.memory);
+        free(by_score.memory);
+        rig_close(&rig);
+    }
+}
+
+static void test_the_scale_of_an_expert_multiplies_its_weight(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    const float logits[N] = {1.0f, 3.0f, 2.0f, 0.0f}, scales[N] = {9.0f, 0.5f, 4.0f, 9.0f};
+    for (const char *const *set = kernel_sets(); *set != NULL; set++) {
+        struct rig rig = rig_open(*set, 1);
+        struct router_params p = {.n_experts = N, .n_used = 2, .renormalise = true, .scale = 1.0f};
+        struct routed plain = route(&rig, logits, 1, &p);
+        p.expert_scale = scales;
+        struct routed scaled = route(&rig, logits, 1, &p);
+        assert_int_equal(scaled.routes.ids[0], 1);
+        assert_int_equal(scaled.routes.ids[1], 2);
+        assert_float_equal(scaled.routes.weights[0], plain.routes.weights[0] * 0.5f, 0);
+        assert_float_equal(scaled.routes.weights[1], plain.routes.weights[1] * 4.0f, 0);
+        free(plain.memory);
+        free(scaled.memory);
+        rig_close(&rig);
+    }
+}
+
 static void test_a_wrong_shape_is_internal(void **state)
 {
     (void)state;
@@ -290,6 +334,8 @@ int main(void)
         cmocka_unit_test(test_every_score_and_group_matches_float64_in_every_set),
         cmocka_unit_test(test_equal_scores_go_to_the_lower_id),
         cmocka_unit_test(test_values_that_are_not_finite_choose_as_many_experts),
+        cmocka_unit_test(test_sigmoids_that_are_equal_are_ordered_by_logits),
+        cmocka_unit_test(test_the_scale_of_an_expert_multiplies_its_weight),
         cmocka_unit_test(test_a_wrong_shape_is_internal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
