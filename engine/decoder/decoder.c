@@ -44,26 +44,6 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
     return 0;
 }
 
-/* x[m, hidden] = embeddings of the step's tokens. */
-static int run_embedding(struct decoder *dec, struct tensor *x)
-{
-    const struct layer *globals = &dec->globals;
-    const struct scale_params scale = {.factor = dec->shape->embed_scale};
-    int rc = op_embed(dec->stream, x, dec->mem.token_ids, globals->linear[ARCH_TOKEN_EMBD]);
-    if (!rc && scale.factor != 1)
-        rc = op_scale(dec->stream, x, NULL, &scale);
-    if (!rc && globals->linear[ARCH_POSITION_EMBD]) {
-        struct tensor places = view(dec->mem.h, x->n_rows, x->n_cols);
-        rc =
-            op_embed(dec->stream, &places, dec->mem.positions, globals->linear[ARCH_POSITION_EMBD]);
-        if (!rc)
-            rc = op_add(dec->stream, x, &places);
-    }
-    if (!rc && globals->vector[ARCH_TOKEN_NORM])
-        rc = decoder_norm(dec, globals, ARCH_TOKEN_NORM, x, x);
-    return rc;
-}
-
 /* Progress counts queued layers. On an asynchronous device a hang shows in the synchronisation,
  * which never ends. */
 int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
@@ -89,11 +69,13 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
     int rc = 0;
     dec->n_rows = n_rows;
     if (rank_is_first(&plan->rank))
-        rc = run_embedding(dec, &x);
+        rc = decoder_embed_rows(dec, &x);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
         const struct layer *next = i + 1 < dec->split.n_layers ? &dec->layers[i + 1] : NULL;
         const struct layer *at = &dec->layers[i];
         rc = decoder_run_layer(dec, at, next, at->is_windowed ? &windows : &rows, &x);
+        if (!rc)
+            rc = decoder_embed_end(dec, at, &x);
         if (dec->cfg.progress)
             atomic_fetch_add(dec->cfg.progress, 1);
     }

@@ -42,6 +42,8 @@ static int norm_part(struct decoder *dec, const struct layer *at, enum arch_slot
 {
     const struct arch_mixer *mixer = at->facts->mixer;
     const float *w = at->vector[norm], *bias = at->vector[norm + 1];
+    if (mixer->head_norms == ARCH_HEAD_NORMS_BARE && !dec->shape->has_bare_norms)
+        return 0;
     if (mixer->head_norms == ARCH_HEAD_NORMS_BARE)
         return norm_heads(dec, at, x, at->facts->k_dim, dec->mem.ones, NULL);
     if (!w)
@@ -64,6 +66,11 @@ static int norm_queries_keys(struct decoder *dec, const struct layer *at, struct
 
 /* --- attention --- */
 
+bool decoder_has_own_kv(const struct decoder *dec, const struct layer *at)
+{
+    return at->facts->kv_source == dec->split.layer_begin + (uint32_t)(at - dec->layers);
+}
+
 /* Computes queries, keys and values of the prepared input. */
 static int project(struct decoder *dec, const struct layer *at, struct tensor *q, struct tensor *k,
                    struct tensor *v)
@@ -72,6 +79,8 @@ static int project(struct decoder *dec, const struct layer *at, struct tensor *q
                                         decoder_part(at, ARCH_ATTN_K, k),
                                         decoder_part(at, ARCH_ATTN_V, v)};
     bool has_values = at->linear[ARCH_ATTN_V] != NULL;
+    if (!decoder_has_own_kv(dec, at))
+        return op_linear_parts(dec->stream, dec->act, parts, 1);
     int rc = op_linear_parts(dec->stream, dec->act, parts, has_values ? 3 : 2);
     if (!rc && !has_values)
         rc = dec->stream->device->ops->copy(dec->stream, v->data, k->data,
@@ -88,12 +97,28 @@ static void take_own_heads(struct tensor *rows, uint32_t first, uint32_t n, uint
     rows->n_cols = n * dim;
 }
 
+/* Rotates the queries of a layer that reads the K and V of another. */
+static int rotate_queries(struct decoder *dec, const struct layer *at,
+                          const struct attention_rows *rows, struct tensor *q)
+{
+    const struct layer_split *split = at->split;
+    bool after = at->facts->mixer->norm_after_rope;
+    int rc = after ? 0 : norm_part(dec, at, ARCH_ATTN_Q_NORM, q);
+    if (split->projects_all_heads)
+        take_own_heads(q, split->head_begin, split->n_heads, at->facts->k_dim);
+    if (!rc)
+        rc = op_rope(dec->stream, q, rows->positions, at->rope);
+    return rc || !after ? rc : norm_part(dec, at, ARCH_ATTN_Q_NORM, q);
+}
+
 /* Rotates queries and keys, and stores keys and values. */
 static int rotate_and_store(struct decoder *dec, const struct layer *at,
                             const struct attention_rows *rows, struct tensor *q, struct tensor *k,
                             struct tensor *v)
 {
     const struct layer_split *split = at->split;
+    if (!decoder_has_own_kv(dec, at))
+        return rotate_queries(dec, at, rows, q);
     if (!at->facts->mixer->norm_after_rope) {
         int rc = norm_queries_keys(dec, at, q, k);
         if (split->projects_all_heads) {

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -17,7 +18,7 @@ int decoder_experts_open(struct decoder *dec, struct error *err)
     uint32_t n = dec->shape->experts.n;
     for (uint32_t i = 0; i < dec->split.n_layers; i++) {
         struct layer *at = &dec->layers[i];
-        if (at->facts->ffn->body != ARCH_FFN_EXPERTS)
+        if (at->facts->ffn->body != ARCH_FFN_EXPERTS && at->facts->ffn->body != ARCH_FFN_BOTH)
             continue;
         at->experts = calloc(1, sizeof(*at->experts) + 3 * n * sizeof(at->experts->by_expert[0]));
         if (!at->experts)
@@ -69,6 +70,7 @@ static void set_experts(const struct decoder *dec, struct layer *at, const struc
         .min_sum = ffn->router.min_sum,
         .add_sum = ffn->router.add_sum,
         .scale = e->scale,
+        .expert_scale = at->vector[ARCH_ROUTER_EXPERT_SCALE],
     };
 }
 
@@ -167,26 +169,48 @@ static uint32_t kinds_of(const struct layer *at)
     return kinds;
 }
 
-int decoder_run_experts(struct decoder *dec, const struct layer *at, const struct layer *next,
-                        enum arch_slot norm, const struct tensor *x, struct tensor *out,
-                        struct tensor *sum)
+/* Chooses the experts of m prepared rows. */
+static int route(struct decoder *dec, const struct layer *at, uint32_t m)
 {
-    uint32_t m = x->n_rows;
-    struct tensor h = view(dec->mem.h, m, x->n_cols);
     struct tensor logits = view(dec->mem.router_logits, m, dec->shape->experts.n);
+    int rc = linear(dec, at, ARCH_ROUTER, at->vector[ARCH_ROUTER_BIAS], &logits);
+    return rc ? rc
+              : op_router_topk(dec->stream, &dec->experts.routes, &logits, &at->experts->router);
+}
+
+/* The same for a router whose input is norm(x) / sqrt(hidden). `h` is scratch. */
+static int route_by_own_norm(struct decoder *dec, const struct layer *at, const struct tensor *x,
+                             struct tensor *h)
+{
+    const struct scale_params scale = {.factor = (float)(1 / sqrt(dec->shape->hidden_dim))};
+    uint32_t kinds = weight_act_kind(at->linear[ARCH_ROUTER]);
+    int rc = decoder_norm(dec, at, ARCH_ROUTER_NORM, h, x);
+    if (!rc)
+        rc = op_scale(dec->stream, h, NULL, &scale);
+    if (!rc)
+        rc = op_act_prepare(dec->stream, dec->act, h, kinds, NULL, NULL);
+    return rc ? rc : route(dec, at, x->n_rows);
+}
+
+int decoder_run_experts(struct decoder *dec, const struct layer *at, const struct layer *next,
+                        enum arch_slot norm, enum arch_slot post_norm, const struct tensor *x,
+                        struct tensor *out, struct tensor *sum)
+{
+    struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
     struct decoder_experts *e = &dec->experts;
     const struct tensor *from = at->vector[norm] ? &h : x;
-    int rc = at->vector[norm] ? decoder_norm(dec, at, norm, &h, x) : 0;
+    bool has_own_input = at->vector[ARCH_ROUTER_NORM] != NULL;
+    int rc = has_own_input ? route_by_own_norm(dec, at, x, &h) : 0;
+    if (!rc && at->vector[norm])
+        rc = decoder_norm(dec, at, norm, &h, x);
     if (!rc)
         rc = op_act_prepare(dec->stream, dec->act, from, kinds_of(at), NULL, NULL);
-    if (!rc)
-        rc = linear(dec, at, ARCH_ROUTER, at->vector[ARCH_ROUTER_BIAS], &logits);
-    if (!rc)
-        rc = op_router_topk(dec->stream, &e->routes, &logits, &at->experts->router);
+    if (!rc && !has_own_input)
+        rc = route(dec, at, x->n_rows);
     if (!rc)
         rc = op_experts(dec->stream, out, from, &e->routes, &at->experts->weights, &e->work,
                         dec->comm);
     if (!rc && at->linear[ARCH_SHARED_UP])
         rc = add_shared(dec, at, next, &h, out);
-    return rc ? rc : decoder_add_branch(dec, at, out, ARCH_FFN_POST_NORM, sum);
+    return rc ? rc : decoder_add_branch(dec, at, out, post_norm, sum);
 }

@@ -17,6 +17,7 @@ enum {
     OPS_OF_A_NORM = 2,        /* a head norm or post norm, and an add */
     OPS_OF_EXPERTS = 24,      /* beyond those of an MLP */
     OPS_OF_A_STATE = 12,      /* a recurrent mixer, beyond those of attention */
+    OPS_OF_AN_INPUT = 10,     /* a per-layer input, and in embedding */
     MOST_OPS_BESIDE = 8,      /* in embedding and head */
     /* rows per sequence in the memory plan, for drafts; larger buckets share that memory */
     MOST_ROWS_OF_A_SEQUENCE = 4,
@@ -101,6 +102,10 @@ static uint32_t more_ops(enum arch_slot slot)
         return OPS_OF_EXPERTS;
     if (slot == ARCH_STATE_OUT)
         return OPS_OF_A_STATE;
+    if (slot == ARCH_LAYER_EMBD || slot == ARCH_LAYER_GATE)
+        return OPS_OF_AN_INPUT;
+    if (slot == ARCH_LAYER_SCALE)
+        return 1;
     return arch_slot_facts(slot)->is_norm && slot != ARCH_ATTN_NORM && slot != ARCH_FFN_NORM
                ? OPS_OF_A_NORM
                : 0;
@@ -111,7 +116,8 @@ static uint64_t most_bytes_of_a_graph(const struct rank_plan *plan)
 {
     uint64_t n_ops = (uint64_t)plan->split.n_layers * MOST_OPS_OF_A_LAYER + MOST_OPS_BESIDE;
     for (uint32_t i = 0; i < plan->n_places; i++)
-        if (plan->places[i].slot >= ARCH_FIRST_LAYER_SLOT)
+        if (plan->places[i].slot >= ARCH_FIRST_LAYER_SLOT ||
+            plan->places[i].slot == ARCH_LAYER_EMBD)
             n_ops += more_ops(plan->places[i].slot);
     return n_ops * GRAPH_OP_BYTES;
 }

@@ -132,7 +132,7 @@ static int scaled_ffn(struct decoder *dec, const struct layer *at, struct linear
 /* out[m, hidden] = FFN over the prepared input; added to `sum`. `then`: the weights that are read
  * after those of the FFN. */
 static int dense_ffn(struct decoder *dec, const struct layer *at, const struct decoder_soon *then,
-                     struct tensor *out, struct tensor *sum)
+                     enum arch_slot post_norm, struct tensor *out, struct tensor *sum)
 {
     static const enum arch_slot down_slot[] = {ARCH_FFN_DOWN};
     const struct decoder_soon down_soon = {at, down_slot, 1};
@@ -158,7 +158,27 @@ static int dense_ffn(struct decoder *dec, const struct layer *at, const struct d
             rc = decoder_row_prepare(dec, &down, segments, &gate_y);
     }
     decoder_will_read(dec, then);
-    return rc ? rc : decoder_end_branch(dec, at, down, ARCH_FFN_POST_NORM, sum);
+    return rc ? rc : decoder_end_branch(dec, at, down, post_norm, sum);
+}
+
+/* sum += norm(dense + experts): both read x by a norm of their own, and have norms of their
+ * outputs. Such a layer has a sequential residual, so the mixer's output is scratch. */
+static int both_ffns(struct decoder *dec, const struct layer *at, const struct layer *next,
+                     const struct tensor *x, struct tensor *out, struct tensor *sum)
+{
+    static const enum arch_slot router[] = {ARCH_ROUTER};
+    const struct decoder_soon then = {at, router, 1};
+    struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    struct tensor from_experts = view(dec->mem.y_attention, x->n_rows, x->n_cols);
+    int rc = decoder_norm_prepare(dec, at, ARCH_FFN_NORM, &h, x, at->ffn_kinds);
+    if (!rc)
+        rc = dense_ffn(dec, at, &then, ARCH_DENSE_POST_NORM, out, NULL);
+    if (!rc)
+        rc = decoder_run_experts(dec, at, next, ARCH_EXPERT_NORM, ARCH_EXPERT_POST_NORM, x,
+                                 &from_experts, NULL);
+    if (!rc)
+        rc = op_add(dec->stream, out, &from_experts);
+    return rc ? rc : decoder_add_branch(dec, at, out, ARCH_FFN_POST_NORM, sum);
 }
 
 /* out[m, hidden] = FFN over norm(x); added to `sum`. */
@@ -168,10 +188,12 @@ static int normed_ffn(struct decoder *dec, const struct layer *at, const struct 
 {
     const struct decoder_soon then = decoder_soon_next(dec, next);
     struct tensor h = view(dec->mem.h, x->n_rows, x->n_cols);
+    if (at->facts->ffn->body == ARCH_FFN_BOTH)
+        return both_ffns(dec, at, next, x, out, sum);
     if (at->experts)
-        return decoder_run_experts(dec, at, next, norm, x, out, sum);
+        return decoder_run_experts(dec, at, next, norm, ARCH_FFN_POST_NORM, x, out, sum);
     int rc = decoder_norm_prepare(dec, at, norm, &h, x, at->ffn_kinds);
-    return rc ? rc : dense_ffn(dec, at, &then, out, sum);
+    return rc ? rc : dense_ffn(dec, at, &then, ARCH_FFN_POST_NORM, out, sum);
 }
 
 /* --- a layer --- */
@@ -192,7 +214,7 @@ static int run_joined(struct decoder *dec, const struct layer *at, const struct 
     if (!rc)
         rc = decoder_project_rows(dec, at, x->n_rows, &in);
     if (!rc)
-        rc = dense_ffn(dec, at, &o, &from_ffn, NULL);
+        rc = dense_ffn(dec, at, &o, ARCH_FFN_POST_NORM, &from_ffn, NULL);
     if (!rc)
         rc = decoder_attend(dec, at, rows, &in, &then, &from_attention, x);
     return rc ? rc : op_add(dec->stream, x, &from_ffn);

@@ -86,13 +86,20 @@ void decoder_memory_layout(const struct rank_plan *plan, const struct model_shap
         mem.latent_rope = place_array(&mem, base, rows * most->n_heads * l->n_rot);
         mem.latent_mixed = place_array(&mem, base, rows * most->n_heads * l->kv_rank);
     }
+    if (shape->layer_embd_dim) {
+        mem.layer_inputs = place_array(&mem, base, rows * shape->n_layers * shape->layer_embd_dim);
+        mem.layer_embds = place_array(&mem, base, rows * shape->n_layers * shape->layer_embd_dim);
+        mem.layer_gate = place_array(&mem, base, rows * shape->layer_embd_dim);
+    }
     for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++)
         mem.inv_freq[i] = place_array(
             &mem, base, decoder_rope_tables(&shape->ropes[i]) * shape->ropes[i].n_rot / 2);
     mem.has_ones = has_bare_norm(shape);
     mem.ones = place_array(&mem, base, mem.has_ones ? most->head_dim : 0);
     if (shape->temperature > 0)
-        mem.n_temperature = (uint32_t)(shape->context_tokens / shape->temperature_length) + 1;
+        mem.n_temperature = (uint32_t)((shape->context_tokens + shape->temperature_offset) /
+                                       shape->temperature_length) +
+                            1;
     mem.temperature = place_array(&mem, base, mem.n_temperature);
     if (shape->experts.n)
         place_experts(plan, shape, base, &mem);
@@ -215,6 +222,7 @@ uint32_t decoder_memory_max_k(const struct rank_plan *plan, const struct model_s
 {
     const struct rank_most *most = &plan->split.most;
     uint32_t k = shape->hidden_dim;
+    k = shape->layer_embd_dim > k ? shape->layer_embd_dim : k;
     k = most->mixed > k ? most->mixed : k;
     k = most->state_values > k ? most->state_values : k;
     k = shape->latent.q_rank > k ? shape->latent.q_rank : k;

@@ -24,7 +24,9 @@ struct decoder_memory {
      * without rope and with rope, and mixed latent values */
     float *latent_q, *latent_nope, *latent_rope, *latent_mixed;
     float *inv_freq[ARCH_MAX_ROPES]; /* [tables][n_rot / 2] */
-    float *ones;                     /* [head_dim], for norms without weights */
+    /* Per-layer inputs: two of [max_rows, layers · width], and [max_rows, width]; else NULL. */
+    float *layer_inputs, *layer_embds, *layer_gate;
+    float *ones; /* [head_dim], for norms without weights */
     bool has_ones;
     float *temperature; /* factors of queries: [n_temperature], one for each period of positions */
     uint32_t n_temperature;

@@ -248,7 +248,8 @@ static int make_temperature(struct decoder *dec, struct error *err)
     free(host);
     dec->temperature = (struct scale_params){.factor = 1,
                                              .by_position = dec->mem.temperature,
-                                             .period = (uint32_t)dec->shape->temperature_length};
+                                             .period = (uint32_t)dec->shape->temperature_length,
+                                             .offset = dec->shape->temperature_offset};
     return rc;
 }
 
@@ -298,6 +299,8 @@ int decoder_create(const struct decoder_config *cfg, struct decoder **out_decode
         rc = make_temperature(dec, err);
     if (!rc)
         rc = decoder_experts_start(dec, err);
+    if (!rc)
+        rc = decoder_embed_open(dec, err);
     init_attention(dec);
     if (!rc)
         rc = decoder_inputs_init(dec, err);

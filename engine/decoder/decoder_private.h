@@ -24,6 +24,7 @@ struct layer {
     /* Activation formats that the linears read which take the mixer's input, and the FFN's. */
     uint32_t mixer_kinds, ffn_kinds;
     struct layer_experts *experts; /* owned; NULL without experts */
+    float out_scale;               /* multiplies the layer's output; 1: none */
     /* Latent attention: [2][heads of the rank]: up projections of keys, then of values. Owned; NULL
      * without. */
     const struct weight **heads;
@@ -109,6 +110,16 @@ int decoder_graphs_run(struct decoder *dec, const struct decoder_graph_key *key,
 int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
                        uint32_t n_seqs, uint32_t max_positions);
 
+/* decoder_embed.c: embeddings of tokens, and per-layer inputs. */
+
+/* Reads the factors of layers' outputs (ARCH_LAYER_SCALE) from the device. */
+int decoder_embed_open(struct decoder *dec, struct error *err);
+/* x[m, hidden] = embeddings of the step's tokens; fills the per-layer inputs, if there are any. */
+int decoder_embed_rows(struct decoder *dec, struct tensor *x);
+/* Ends a layer: adds what follows from its per-layer input, and multiplies by its factor. Does
+ * nothing for other models. */
+int decoder_embed_end(struct decoder *dec, const struct layer *at, struct tensor *x);
+
 /* decoder_linear.c: linears of a layer. */
 
 /* Weights that are read soon: those of n ≤ LINEAR_MAX_PARTS slots that the layer has. */
@@ -138,6 +149,9 @@ int decoder_end_branch(struct decoder *dec, const struct layer *at, struct linea
                        enum arch_slot post_norm, struct tensor *sum);
 
 /* decoder_attention.c: attention over a paged cache. */
+
+/* False for a layer that reads the K and V of another. */
+bool decoder_has_own_kv(const struct decoder *dec, const struct layer *at);
 
 /* Queries, keys and values of a step's rows; `gate` if the layer has one. */
 struct decoder_projections {
@@ -216,11 +230,11 @@ int decoder_experts_open(struct decoder *dec, struct error *err);
 /* Fills them from the bound weights, and makes the memory that their ops use. */
 int decoder_experts_start(struct decoder *dec, struct error *err);
 void decoder_experts_close(struct decoder *dec);
-/* sum += experts(norm(x)); `out` is scratch, or the result if sum is NULL. `next` as in
+/* sum += post_norm(experts(norm(x))); `out` is scratch, or the result if sum is NULL. `next` as in
  * decoder_run_layer(). */
 int decoder_run_experts(struct decoder *dec, const struct layer *at, const struct layer *next,
-                        enum arch_slot norm, const struct tensor *x, struct tensor *out,
-                        struct tensor *sum);
+                        enum arch_slot norm, enum arch_slot post_norm, const struct tensor *x,
+                        struct tensor *out, struct tensor *sum);
 
 /* out[m, hidden] = mixer over norm(x); added to `sum` (NULL: out is the result). */
 int decoder_run_mixer(struct decoder *dec, const struct layer *at,

@@ -63,6 +63,8 @@ static int check_globals(const struct decoder *dec, struct error *err)
         rc = refuse_slot(dec, at, ARCH_ROPE_FREQS_SHORT, !long_rope, err);
     if (!rc)
         rc = refuse_slot(dec, at, ARCH_ROPE_FREQS_LONG, !long_rope, err);
+    for (uint32_t i = ARCH_LAYER_EMBD; !rc && i <= ARCH_LAYER_EMBD_NORM; i++)
+        rc = check_slot(dec, at, (enum arch_slot)i, first && dec->shape->layer_embd_dim, err);
     return rc ? rc : check_norms(dec, at, err);
 }
 
@@ -72,7 +74,7 @@ static int check_attention(const struct decoder *dec, const struct layer *at, st
     bool bare = mixer->head_norms == ARCH_HEAD_NORMS_BARE;
     int rc = check_slot(dec, at, ARCH_ATTN_Q, true, err);
     if (!rc)
-        rc = check_slot(dec, at, ARCH_ATTN_K, true, err);
+        rc = check_slot(dec, at, ARCH_ATTN_K, decoder_has_own_kv(dec, at), err);
     if (!rc)
         rc = check_slot(dec, at, ARCH_ATTN_OUT, true, err);
     if (!rc)
@@ -167,7 +169,7 @@ static int check_state(const struct decoder *dec, const struct layer *at, struct
 static int check_kinds(const struct decoder *dec, const struct layer *at, struct error *err)
 {
     const struct arch_ffn *ffn = at->facts->ffn;
-    if (ffn->body != ARCH_FFN_BOTH)
+    if (ffn->body != ARCH_FFN_BOTH || dec->shape->residual != ARCH_RESIDUAL_PARALLEL)
         return 0;
     return error_set(err, STATUS_UNIMPLEMENTED,
                      "decoder: architecture %s has layers of the kind \"%s\", which are not "
@@ -188,10 +190,13 @@ int decoder_check_uses(const struct decoder *dec, struct error *err)
             rc = check_attention(dec, at, err);
         if (!rc && arch_has_state(at->facts->mixer->mixing))
             rc = check_state(dec, at, err);
-        if (!rc && at->facts->ffn->body == ARCH_FFN_DENSE)
+        bool both = at->facts->ffn->body == ARCH_FFN_BOTH;
+        if (!rc && (both || at->facts->ffn->body == ARCH_FFN_DENSE))
             rc = check_ffn(dec, at, err);
-        if (!rc && at->facts->ffn->body == ARCH_FFN_EXPERTS)
+        if (!rc && (both || at->facts->ffn->body == ARCH_FFN_EXPERTS))
             rc = check_experts(dec, at, err);
+        for (uint32_t k = ARCH_LAYER_GATE; !rc && k <= ARCH_LAYER_POST_NORM; k++)
+            rc = check_slot(dec, at, (enum arch_slot)k, dec->shape->layer_embd_dim != 0, err);
         if (!rc)
             rc = check_norms(dec, at, err);
     }

@@ -269,6 +269,15 @@ static uint64_t bytes_of(const struct rank_plan *plan)
     return plan->weights_bytes + plan->kv_bytes + plan->state_bytes + plan->workspace_bytes;
 }
 
+/* The next smaller number of layers that a GPU may have; 0 without one. */
+static uint32_t fewer_layers(const struct model_shape *shape, uint32_t n)
+{
+    while (n > 1)
+        if (rank_may_cut(shape, shape->n_layers - --n))
+            return n;
+    return 0;
+}
+
 /* Plans the GPU with the most layers whose weights and KV cache fit; at least one layer. */
 static int plan_gpu(struct executor *ex, const struct executor_config *cfg,
                     const struct step_sizes *steps, struct error *err)
@@ -282,8 +291,11 @@ static int plan_gpu(struct executor *ex, const struct executor_config *cfg,
         rc = plan_stages(ex, cfg, steps, n_layers, err);
     if (rc || ex->is_guest)
         return rc;
-    for (n = n_layers; !rc && n > 1 && bytes_of(&ex->plans[ex->n_ranks - 1]) > device.budget_bytes;)
-        rc = plan_stages(ex, cfg, steps, --n, err);
+    n = fewer_layers(&ex->model.shape, n_layers);
+    while (!rc && n && bytes_of(&ex->plans[ex->n_ranks - 1]) > device.budget_bytes) {
+        rc = plan_stages(ex, cfg, steps, n, err);
+        n = fewer_layers(&ex->model.shape, n);
+    }
     return rc;
 }
 

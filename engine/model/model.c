@@ -209,6 +209,14 @@ static bool depends_on_mixer(const struct model *model, enum arch_slot slot)
     return lacks && slot >= ARCH_FIRST_LAYER_SLOT && slot < ARCH_FFN_NORM;
 }
 
+/* True for the tensors of K and V, of a layer that reads those of another. */
+static bool is_shared_kv(const struct model *model, uint32_t layer, enum arch_slot slot)
+{
+    bool of_kv = (slot >= ARCH_ATTN_K && slot <= ARCH_ATTN_V_BIAS) || slot == ARCH_ATTN_K_NORM ||
+                 slot == ARCH_ATTN_K_NORM_BIAS;
+    return of_kv && model->shape.layers[layer].kv_source != layer;
+}
+
 /* The first of the row's names that the file has; NULL without one. `name` gets the first. */
 static int locate_tensor(const struct model *model, const struct arch_tensor *row, uint32_t layer,
                          uint32_t expert, char name[MAX_TENSOR_NAME],
@@ -224,13 +232,15 @@ static int locate_tensor(const struct model *model, const struct arch_tensor *ro
                      model->arch->name);
 }
 
-/* Shared experts are there if the metadata give them a width, and queries of low rank if they give
- * them a rank. */
-static bool is_required(const struct model *model, const struct arch_tensor *row)
+/* Shared experts are there if the metadata give them a width, queries of low rank if they give them
+ * a rank, and values if they are not the keys. */
+static bool is_required(const struct model *model, const struct arch_tensor *row, uint32_t layer)
 {
     if (row->slot == ARCH_LATENT_Q_DOWN || row->slot == ARCH_LATENT_Q_NORM)
         return model->shape.latent.q_rank > 0;
     bool shared = row->slot >= ARCH_SHARED_GATE && row->slot <= ARCH_SHARED_DOWN;
+    if (row->slot == ARCH_ATTN_V)
+        return model->shape.layers[layer].values == SHAPE_VALUES_OWN;
     return shared ? model->shape.experts.shared_ffn_dim > 0 : row->required;
 }
 
@@ -341,7 +351,7 @@ static int bind_tensor(const struct binding *b, const struct arch_tensor *row, u
     if (expert && !first) /* without the first part, a layer has none */
         return 0;
     int rc = locate_tensor(model, row, layer, expert, name, &tensor, err);
-    if (!rc && !tensor && (first || is_required(model, row)))
+    if (!rc && !tensor && (first || is_required(model, row, layer)))
         return missing_tensor(b, row, layer, name, err);
     if (rc || !tensor)
         return rc;
@@ -358,6 +368,18 @@ static int bind_tensor(const struct binding *b, const struct arch_tensor *row, u
     return 0;
 }
 
+/* Some files have tensors of K and V in layers that share those of another; no op reads them. */
+static int skip_shared_kv(const struct binding *b, const struct arch_tensor *row, uint32_t layer,
+                          struct error *err)
+{
+    char name[MAX_TENSOR_NAME];
+    const struct checkpoint_tensor *tensor;
+    int rc = locate_tensor(b->model, row, layer, 0, name, &tensor, err);
+    if (!rc && tensor)
+        b->bound[tensor - checkpoint_tensor_at(b->model->ckpt, 0)] = true;
+    return rc;
+}
+
 static int bind_row(const struct binding *b, const struct arch_tensor *row, struct error *err)
 {
     const struct model *model = b->model;
@@ -366,8 +388,11 @@ static int bind_row(const struct binding *b, const struct arch_tensor *row, stru
     for (uint32_t layer = 0; layer < n_layers; layer++) {
         if (!global && !shape_layer_has(&model->shape.layers[layer], row->slot))
             continue;
-        for (uint32_t expert = 0; expert < n_parts(model, row, layer); expert++) {
-            int rc = bind_tensor(b, row, layer, expert, err);
+        bool skips = !global && is_shared_kv(model, layer, row->slot);
+        uint32_t n = skips ? 1 : n_parts(model, row, layer);
+        for (uint32_t expert = 0; expert < n; expert++) {
+            int rc = skips ? skip_shared_kv(b, row, layer, err)
+                           : bind_tensor(b, row, layer, expert, err);
             if (rc)
                 return rc;
         }

@@ -281,7 +281,7 @@ static void set_role(const struct rank_plan *plan, const struct model *model,
     desc->role = WEIGHT_LINEAR_COLUMN;
     if (facts->rows == ARCH_DIM_ONE && row->slot != ARCH_SHARED_ROUTER) {
         desc->role = WEIGHT_VECTOR;
-    } else if (row->slot == ARCH_POSITION_EMBD ||
+    } else if (row->slot == ARCH_POSITION_EMBD || row->slot == ARCH_LAYER_EMBD ||
                (row->slot == ARCH_TOKEN_EMBD && !model->tied_output)) {
         /* A tied embedding is packed like a head for every tp, also where each rank has a part of
          * the head besides. So the bits of a lookup do not depend on tp. */
@@ -371,7 +371,7 @@ static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
     bool first = rank_is_first(&plan->rank), last = rank_is_last(&plan->rank);
     if (slot == ARCH_TOKEN_EMBD)
         return first || (last && model->tied_output);
-    if (slot == ARCH_POSITION_EMBD || slot == ARCH_TOKEN_NORM || slot == ARCH_TOKEN_NORM_BIAS)
+    if (slot >= ARCH_POSITION_EMBD && slot <= ARCH_LAYER_EMBD_NORM)
         return first;
     if (slot >= ARCH_OUTPUT_NORM && slot <= ARCH_OUTPUT_BIAS)
         return last;

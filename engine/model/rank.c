@@ -139,6 +139,32 @@ static void raise_most(struct rank_most *most, const struct layer_split *split,
     raise_to(&most->head_dim, layer->k_dim > layer->v_dim ? layer->k_dim : layer->v_dim);
 }
 
+bool rank_may_cut(const struct model_shape *shape, uint32_t layer)
+{
+    for (uint32_t i = layer; i < shape->n_layers; i++)
+        if (shape->layers[i].kv_source < layer)
+            return false;
+    return !shape->layer_embd_dim;
+}
+
+/* A stage holds the K and V that its layers read, and the per-layer inputs of all layers. */
+static int check_shared(const struct rank_split *split, const struct rank *rank,
+                        const struct model_shape *shape, struct error *err)
+{
+    if (rank->n_stages > 1 && shape->layer_embd_dim)
+        return error_field(err, "gpu_layers",
+                           "a model with per-layer inputs cannot be cut before layer %u; use "
+                           "the same device for all layers",
+                           split->layer_begin ? split->layer_begin : split->n_layers);
+    for (uint32_t i = split->layer_begin; i < split->layer_begin + split->n_layers; i++)
+        if (shape->layers[i].kv_source < split->layer_begin)
+            return error_field(err, "gpu_layers",
+                               "layer %u reads the K and V of layer %u, and a cut before layer %u "
+                               "parts them; use the same device for both",
+                               i, shape->layers[i].kv_source, split->layer_begin);
+    return 0;
+}
+
 int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err)
 {
@@ -149,10 +175,12 @@ int rank_split_init(struct rank_split *split, const struct rank *rank,
         return error_set(err, STATUS_INTERNAL, "stage %u of %u: layers %u..%u of %u", rank->stage,
                          rank->n_stages, rank->layer_begin, rank->layer_begin + n_layers,
                          shape->n_layers);
+    int rc = check_shared(split, rank, shape, err);
+    if (rc)
+        return rc;
     split->layers = calloc(n_layers ? n_layers : 1, sizeof(*split->layers));
     if (!split->layers)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u layers", n_layers);
-    int rc = 0;
     for (uint32_t i = 0; !rc && i < n_layers; i++) {
         const struct model_layer *layer = &shape->layers[rank->layer_begin + i];
         rc = split_layer(&split->layers[i], rank, shape, layer, err);

@@ -73,9 +73,13 @@ static inline bool rank_is_last(const struct rank *rank)
     return rank->stage + 1 == rank->n_stages;
 }
 
+/* True if a stage may begin with this layer. No layer from here on may read the K and V of an
+ * earlier one, and no layer may have per-layer inputs: the first stage alone computes these. */
+bool rank_may_cut(const struct model_shape *shape, uint32_t layer);
+
 /* INVALID_ARGUMENT (field "tp") if tp is not 1, 2, 4 or 8, or if a rank would have no heads, MLP
- * elements or vocabulary. INTERNAL if a stage has layers that the model does not have. Call
- * rank_split_fini() in any case. */
+ * elements or vocabulary. INVALID_ARGUMENT (field "gpu_layers") for a cut that may not be. INTERNAL
+ * if a stage has layers that the model does not have. Call rank_split_fini() in any case. */
 int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err);
 void rank_split_fini(struct rank_split *split);

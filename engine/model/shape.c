@@ -36,6 +36,9 @@ static int read_sizes(struct shape_reader *r, struct model_shape *s)
                               &s->position_offset);
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_HIDDEN, 0, 1, MODEL_MAX_HIDDEN, 0, &s->hidden_dim);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_LAYER_EMBD, 0, 0, MODEL_MAX_HIDDEN, 0,
+                              &s->layer_embd_dim);
     return rc;
 }
 
@@ -96,10 +99,15 @@ static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_se
     static const struct {
         const char *name;
         enum rope_scaling scaling;
-    } types[] = {{"none", ROPE_SCALING_NONE},     {"default", ROPE_SCALING_NONE},
-                 {"linear", ROPE_SCALING_LINEAR}, {"llama3", ROPE_SCALING_LLAMA3},
-                 {"yarn", ROPE_SCALING_YARN},     {"longrope", ROPE_SCALING_LONGROPE},
-                 {"su", ROPE_SCALING_LONGROPE},   {"dynamic", ROPE_SCALING_DYNAMIC}};
+    } types[] = {{"none", ROPE_SCALING_NONE},
+                 {"default", ROPE_SCALING_NONE},
+                 {"linear", ROPE_SCALING_LINEAR},
+                 {"llama3", ROPE_SCALING_LLAMA3},
+                 {"yarn", ROPE_SCALING_YARN},
+                 {"longrope", ROPE_SCALING_LONGROPE},
+                 {"su", ROPE_SCALING_LONGROPE},
+                 {"dynamic", ROPE_SCALING_DYNAMIC},
+                 {"proportional", ROPE_SCALING_PROPORTIONAL}};
     const char *type;
     int rc = shape_reader_text(r, ARCH_PARAM_ROPE_SCALING, of, &type);
     if (rc)
@@ -125,7 +133,7 @@ static int read_scaling_type(struct shape_reader *r, uint32_t of, struct rope_se
         return 0;
     }
     return unknown_word(r, type, "rope scaling",
-                        "none, linear, llama3, yarn, longrope and dynamic");
+                        "none, linear, llama3, yarn, longrope, dynamic and proportional");
 }
 
 /* A table's divisors of longrope, if they are an array of the metadata. */
@@ -229,8 +237,12 @@ static int read_rope(struct shape_reader *r, const struct model_shape *shape, ui
         {ARCH_PARAM_ROPE_HIGH_FREQ, 1e-3, 1e6, SHAPE_UNSET, &s->high_freq},
     };
     double share = 1, log_factor = 0;
-    int rc = shape_reader_f64(r, ARCH_PARAM_ROT_SHARE, of, 0, 1, SHAPE_UNSET, &share);
-    s->n_rot = (uint32_t)(share * k_dim);
+    int rc = read_scaling_type(r, of, s);
+    bool proportional = !rc && s->scaling == ROPE_SCALING_PROPORTIONAL;
+    if (!rc)
+        rc = shape_reader_f64(r, ARCH_PARAM_ROT_SHARE, of, 0, 1, SHAPE_UNSET, &share);
+    s->n_turning = proportional ? (uint32_t)(share * k_dim / 2) : k_dim / 2;
+    s->n_rot = proportional ? k_dim : (uint32_t)(share * k_dim);
     uint32_t share_rot = s->n_rot;
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_ROT_DIM, of, 1, k_dim, share_rot, &s->n_rot);
@@ -320,6 +332,39 @@ static int check_alibi(struct shape_reader *r, const struct model_shape *s)
     return 0;
 }
 
+/* A bool, or a number that is not 0. */
+static int read_switch(struct shape_reader *r, enum arch_param_id id, bool *out)
+{
+    const struct arch_param *row = arch_find_param(r->source, id, 0);
+    double number;
+    struct error ignored;
+    if (!row || !row->key || !shape_reader_find(r, row->key) ||
+        checkpoint_get_f64(r->ckpt, r->key, &number, &ignored) != 0)
+        return shape_reader_bool(r, id, 0, out);
+    *out = number != 0;
+    return 0;
+}
+
+static int read_switches(struct shape_reader *r, struct model_shape *s)
+{
+    bool scales = true;
+    uint32_t n_experts = 0, without = 0;
+    s->has_bare_norms = true;
+    int rc = read_switch(r, ARCH_PARAM_USE_TEMPERATURE, &scales);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_TEMPERATURE_OFFSET, 0, 0, 1, 0, &s->temperature_offset);
+    if (!rc)
+        rc = shape_reader_bool(r, ARCH_PARAM_BARE_NORMS, 0, &s->has_bare_norms);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_NO_BARE_NORMS_EXPERTS, 0, 0, MODEL_MAX_EXPERTS, 0,
+                              &without);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_EXPERTS, 0, 0, MODEL_MAX_EXPERTS, 0, &n_experts);
+    s->temperature = scales ? s->temperature : 0;
+    s->has_bare_norms = s->has_bare_norms && (!without || n_experts != without);
+    return rc;
+}
+
 static int read_scales(struct shape_reader *r, struct model_shape *s)
 {
     double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0,
@@ -356,6 +401,9 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
     }
     int rc =
         shape_reader_u32(r, ARCH_PARAM_ATTN_SCALE_LAYERS, 0, 0, MODEL_MAX_LAYERS, 0, &scale_layers);
+    if (rc)
+        return rc;
+    rc = read_switches(r, s);
     if (rc)
         return rc;
     if (scale_layers == s->n_layers && s->layers[0].n_heads)

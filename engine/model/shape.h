@@ -28,7 +28,8 @@ enum { ROPE_TABLE_SHORT, ROPE_TABLE_LONG, ROPE_MAX_TABLES };
 
 /* The frequencies of a rope set. */
 struct rope_set {
-    uint32_t n_rot; /* 0: the set is not used */
+    uint32_t n_rot;     /* 0: the set is not used */
+    uint32_t n_turning; /* proportional: pairs that turn, the first of n_rot / 2; others stay */
     enum rope_scaling scaling;
     double base, factor, original_context;
     double alpha;       /* multiplies the base by alpha^(n/(n − 2)); 0: does not */
@@ -43,6 +44,13 @@ struct rope_set {
     float divisors[ROPE_MAX_TABLES][MODEL_MAX_HEAD_DIM / 2];
 };
 
+/* The matrix of a layer's values. */
+enum shape_values {
+    SHAPE_VALUES_OWN,       /* the file must have it */
+    SHAPE_VALUES_ARE_KEYS,  /* the file may not have it: the values are the keys */
+    SHAPE_VALUES_BY_TENSOR, /* the values are the keys if the file does not have it */
+};
+
 struct model_layer {
     const struct arch_mixer *mixer;
     const struct arch_ffn *ffn;
@@ -53,6 +61,7 @@ struct model_layer {
     uint32_t window, chunk; /* 0: none */
     uint32_t ffn_dim;       /* 0 without a dense FFN */
     uint32_t kv_source;     /* the layer whose K and V this layer reads; usually its own number */
+    enum shape_values values;
 };
 
 struct model_experts {
@@ -106,8 +115,10 @@ struct model_shape {
     double alibi_bias;                      /* 0: no ALiBi */
     double alibi_scale;                     /* multiplies the slopes */
     double temperature, temperature_length; /* 0: none */
-    enum activation activation;             /* see shape_activation() */
-    bool has_activation;                    /* false: the kinds' own */
+    uint32_t temperature_offset;
+    bool has_bare_norms;        /* mixers with ARCH_HEAD_NORMS_BARE norm queries and keys */
+    enum activation activation; /* see shape_activation() */
+    bool has_activation;        /* false: the kinds' own */
     struct model_experts experts;
     struct model_state state;
     struct model_latent latent;

@@ -163,6 +163,8 @@ static bool ffn_has(const struct arch_ffn *ffn, enum arch_slot slot)
 
 bool shape_layer_has(const struct model_layer *layer, enum arch_slot slot)
 {
+    if (slot == ARCH_ATTN_V && layer->values == SHAPE_VALUES_ARE_KEYS)
+        return false;
     return slot < ARCH_FFN_NORM ? shape_mixer_has(layer->mixer->mixing, slot)
                                 : ffn_has(layer->ffn, slot);
 }

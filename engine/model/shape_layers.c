@@ -68,6 +68,7 @@ static bool has_form(const struct shape_reader *r, const char *full, enum arch_p
         return has_array(r, full, CHECKPOINT_BOOL, out_array) ||
                has_array(r, full, CHECKPOINT_INT, out_array);
     case ARCH_PATTERN_NAMES:
+    case ARCH_PATTERN_SAME_NAMES:
         return has_array(r, full, CHECKPOINT_STRING, out_array);
     case ARCH_PATTERN_WITHOUT:
         return false;
@@ -196,6 +197,8 @@ static int apply_list(struct shape_reader *r, const struct arch_pattern *p,
 static int apply_flags(struct shape_reader *r, const struct arch_pattern *p,
                        const struct checkpoint_array *array, struct model_shape *s)
 {
+    if (!array->n && p->form == ARCH_PATTERN_FLAGS) /* some files have an empty list for none */
+        return 0;
     int rc = check_length(r, array, s);
     for (uint32_t i = 0; !rc && i < s->n_layers; i++) {
         bool marked = checkpoint_array_int(array, i) != 0;
@@ -278,6 +281,12 @@ static int apply_names(struct shape_reader *r, const struct arch_pattern *p,
                 "layer %" PRIu32 " is \"%s\", a kind of layer that architecture %s does not have; "
                 "use a model without such layers, or a newer Sluice",
                 i, escape_text(text, n, escaped), r->arch->name);
+        if (p->form == ARCH_PATTERN_SAME_NAMES && kind != kind_of(r, &s->layers[i], p->part))
+            return checkpoint_unbuilt_key(
+                r->ckpt, r->key, r->err,
+                "layer %" PRIu32 " is \"%s\", and other keys make the layer \"%s\"; use a model "
+                "whose keys agree",
+                i, name, kind_name(r->arch, p->part, kind_of(r, &s->layers[i], p->part)));
         set_kind(r, &s->layers[i], p->part, kind);
     }
     return rc;
@@ -304,8 +313,9 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
         return apply_list(r, p, &array, s);
     if (p->form == ARCH_PATTERN_CHARS)
         return apply_chars(r, p, s);
-    return p->form == ARCH_PATTERN_NAMES ? apply_names(r, p, &array, s)
-                                         : apply_flags(r, p, &array, s);
+    return p->form == ARCH_PATTERN_NAMES || p->form == ARCH_PATTERN_SAME_NAMES
+               ? apply_names(r, p, &array, s)
+               : apply_flags(r, p, &array, s);
 }
 
 /* --- numbers per layer --- */
@@ -337,12 +347,28 @@ static int read_head_dims(struct shape_reader *r, const struct model_shape *s, u
     return rc;
 }
 
+/* Whether the values have a matrix. Without a row for the parameter, the file's tensors tell. */
+static int read_values(struct shape_reader *r, struct model_layer *layer)
+{
+    bool are_keys = false;
+    int rc = shape_reader_bool(r, ARCH_PARAM_KEYS_AS_VALUES, 0, &are_keys);
+    if (layer->mixer->keys_as_values)
+        layer->values = !arch_find_param(r->source, ARCH_PARAM_KEYS_AS_VALUES, 0)
+                            ? SHAPE_VALUES_BY_TENSOR
+                        : are_keys ? SHAPE_VALUES_ARE_KEYS
+                                   : SHAPE_VALUES_OWN;
+    return rc;
+}
+
 static int read_attention(struct shape_reader *r, const struct model_shape *s, uint32_t i,
                           struct model_layer *layer)
 {
     uint32_t of = (uint32_t)(layer->mixer - r->arch->mixers);
     int rc =
         shape_reader_layer_u32(r, ARCH_PARAM_HEADS, of, i, 1, MODEL_MAX_HEADS, 0, &layer->n_heads);
+    if (rc)
+        return rc;
+    rc = read_values(r, layer);
     if (rc)
         return rc;
     layer->n_kv_heads = layer->n_heads;
@@ -430,5 +456,5 @@ int shape_layers_read(struct shape_reader *r, struct model_shape *s)
         rc = shape_mixers_read_states(r, s);
     for (uint32_t i = 0; !rc && i < s->n_layers; i++)
         rc = read_layer(r, s, use_window ? window : 0, chunk, i);
-    return rc;
+    return rc ? rc : shape_mixers_read_shared_kv(r, s);
 }

@@ -291,3 +291,51 @@ int shape_mixers_read_latent(struct shape_reader *r, struct model_shape *s, uint
     layer->o_dim = latent->v_dim;
     return rc ? rc : check_cache(r, of, i, layer);
 }
+
+/* --- shared K and V --- */
+
+/* The last layer before `first` with the mixer of layer i; `first` without one. */
+static uint32_t find_source(const struct model_shape *s, uint32_t first, uint32_t i)
+{
+    uint32_t j = first;
+    while (j > 0 && s->layers[j - 1].mixer != s->layers[i].mixer)
+        j--;
+    return j ? j - 1 : first;
+}
+
+static int share_layer(struct shape_reader *r, struct model_shape *s, uint32_t first, uint32_t i)
+{
+    struct model_layer *layer = &s->layers[i];
+    uint32_t from = find_source(s, first, i);
+    if (from == first)
+        return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                  "layer %" PRIu32 " shares the K and V of an earlier layer of the "
+                                  "kind \"%s\", and none of the first %" PRIu32
+                                  " layers is of this kind",
+                                  i, layer->mixer->name, first);
+    const struct model_layer *source = &s->layers[from];
+    if (source->n_kv_heads != layer->n_kv_heads || source->k_dim != layer->k_dim ||
+        source->v_dim != layer->v_dim)
+        return checkpoint_bad_key(
+            r->ckpt, r->key, r->err,
+            "layer %" PRIu32 " shares the K and V of layer %" PRIu32 ", which has %" PRIu32
+            " KV heads of %" PRIu32 " elements, not %" PRIu32 " of %" PRIu32,
+            i, from, source->n_kv_heads, source->k_dim, layer->n_kv_heads, layer->k_dim);
+    layer->kv_source = from;
+    return 0;
+}
+
+int shape_mixers_read_shared_kv(struct shape_reader *r, struct model_shape *s)
+{
+    uint32_t n = 0;
+    bool doubles = false;
+    int rc = shape_reader_bool(r, ARCH_PARAM_FFN_DOUBLE, 0, &doubles);
+    if (!rc)
+        rc = shape_reader_u32(r, ARCH_PARAM_SHARED_KV_LAYERS, 0, 0, s->n_layers - 1, 0, &n);
+    for (uint32_t i = s->n_layers - n; !rc && i < s->n_layers; i++) {
+        if (arch_has_attention(s->layers[i].mixer->mixing))
+            rc = share_layer(r, s, s->n_layers - n, i);
+        s->layers[i].ffn_dim *= doubles ? 2 : 1;
+    }
+    return rc;
+}

@@ -9,12 +9,12 @@
 bool shape_reader_find(struct shape_reader *r, const char *keys)
 {
     char name[SHAPE_MAX_KEY];
-    for (uint32_t i = 0; arch_name_at(keys, i, 0, 0, name, sizeof(name)); i++) {
+    for (uint32_t i = 0; arch_name_at(keys, i, r->layer, 0, name, sizeof(name)); i++) {
         snprintf(r->key, sizeof(r->key), "%s%s", r->prefix, name);
         if (checkpoint_has(r->ckpt, r->key))
             return true;
     }
-    arch_name_at(keys, 0, 0, 0, name, sizeof(name));
+    arch_name_at(keys, 0, r->layer, 0, name, sizeof(name));
     snprintf(r->key, sizeof(r->key), "%s%s", r->prefix, name);
     return false;
 }
@@ -31,6 +31,8 @@ static const struct arch_param *locate(struct shape_reader *r, enum arch_param_i
     if (!param)
         return NULL;
     *out_present = param->key && shape_reader_find(r, param->key);
+    if (!*out_present && param->absent == ARCH_ABSENT_MIXER_0)
+        return locate(r, id, 0, out_present, out_rc);
     if (!*out_present && param->absent == ARCH_ABSENT_REFUSE)
         *out_rc = checkpoint_missing_key(r->ckpt, r->key, r->err);
     return param;
@@ -62,6 +64,7 @@ int shape_reader_layer_u32(struct shape_reader *r, enum arch_param_id id, uint32
     bool present;
     int rc;
     uint64_t value = derived;
+    r->layer = layer;
     const struct arch_param *param = locate(r, id, of, &present, &rc);
     if (rc || !param)
         return rc;

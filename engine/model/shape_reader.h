@@ -19,6 +19,7 @@ struct shape_reader {
     const struct arch_source *source;
     const char *prefix;
     struct error *err;
+    uint32_t layer;          /* stands for %u in keys */
     char key[SHAPE_MAX_KEY]; /* the key of the last parameter */
 };
 

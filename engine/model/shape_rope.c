@@ -13,7 +13,9 @@ void shape_alibi_slopes(double bias, uint32_t n_heads, float *slopes)
     }
 }
 
-#define TWO_PI 6.283185307179586
+/* GGUF gives pairs that do not turn a divisor of 1e30. */
+#define NEVER_TURNS 1e29
+#define TWO_PI      6.283185307179586
 
 /* The dimension (of n_rot) with `turns` wavelengths in the original context. */
 static double yarn_dim(const struct rope_set *s, double turns)
@@ -80,6 +82,7 @@ float shape_rope_freqs(const struct rope_set *s, const float *divisors, float *i
     bool yarn = s->scaling == ROPE_SCALING_YARN;
     bool unscaled = s->scaling == ROPE_SCALING_NONE || s->scaling == ROPE_SCALING_DYNAMIC ||
                     s->scaling == ROPE_SCALING_LONGROPE;
+    bool proportional = s->scaling == ROPE_SCALING_PROPORTIONAL;
     double scale = unscaled ? 1 : 1 / s->factor, base = stretched_base(s);
     double low = 0, high = 0;
     if (yarn)
@@ -92,7 +95,9 @@ float shape_rope_freqs(const struct rope_set *s, const float *divisors, float *i
         double keep = yarn ? (1 - fmin(1, fmax(0, ramp))) * s->ext_factor : 0;
         if (s->scaling == ROPE_SCALING_LLAMA3)
             keep = llama3_share(s, f);
-        inv_freq[i] = (float)(f * (scale * (1 - keep) + keep));
+        bool stays =
+            (proportional && i >= s->n_turning) || (divisors && (double)divisors[i] >= NEVER_TURNS);
+        inv_freq[i] = stays ? 0 : (float)(f * (scale * (1 - keep) + keep));
     }
     return (float)attention_factor(s);
 }

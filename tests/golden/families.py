@@ -27,6 +27,8 @@ class Family:
     permuted: bool = False  # GGUF has Q and K in the order of interleaved rope
     transform: Callable = lambda name, x, c: x
     rename: Callable = lambda name: name  # to the name that the gguf package knows
+    pieces: Callable = lambda name, x: [(name, x)]  # names and values of a parameter in GGUF, before their names there
+    has_folder: bool = True
     extra: Callable = lambda c: {}  # tensors that only GGUF has
     joined: bool = False  # GGUF has Q, K and V in one tensor
     old_config: bool = False  # config.json in the spelling of transformers 4

@@ -105,6 +105,7 @@ def make_model(family, seed):
     torch.manual_seed(0)
     config = cls.config_class(**family.config)
     config._attn_implementation = family.attention
+    config._experts_implementation = "eager"
     best, least = None, np.inf
     for i in range(family.tries):
         model = cls(config).float().eval()
@@ -247,18 +248,19 @@ def join_qkv(tensors):
 def write_gguf(name, family, model, tokens, merges, files={}):
     """`files` has the format and the bytes of matrices that are not written as bf16."""
     c = text_config(model.config)
+    c.allow_global_per_layer_attribute_access = True  # where layers have different heads
     w = gguf.GGUFWriter(OUT / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[family.arch])
     write_keys(w, name, c, tokens, merges)
     family.keys(w, c)
     names = gguf.get_tensor_name_map(family.arch, first(c, "num_hidden_layers", "n_layer", "n_layers"))
     tensors, kinds = {}, {}
-    for hf_name, x in text_parameters(model).items():
+    for hf_name, x in [part for name, x in text_parameters(model).items() for part in family.pieces(name, x)]:
         kind, x = files.get(hf_name, (None, x))
         parts = family.parts(hf_name, x, c)
         if parts is not None:
             tensors |= parts
             continue
-        suffixes = (".weight", ".bias")
+        suffixes = (".weight", ".bias", ".scale")
         known = family.rename(hf_name)
         new = names.get_name(known, suffixes) or names.get_name(known.removeprefix("transformer."), suffixes)
         if new is None:
@@ -341,7 +343,8 @@ def write_answers(name, family, model, seed):
 def make(name, t, tokens, merges):
     family, seed = FAMILIES[name], list(name.encode())
     model = make_model(family, seed)
-    write_folder(name, family, model, t)
+    if family.has_folder:
+        write_folder(name, family, model, t)
     gguf_file = OUT / f"{name}.gguf"
     gguf_file.unlink(missing_ok=True)
     if family.arch is not None:

@@ -145,37 +145,40 @@ static const char *next_name(const char *names, const char *previous, size_t *n)
     return name;
 }
 
-bool arch_names_have(const char *names, const char *name)
-{
-    size_t n = 0;
-    for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n))
-        if (strlen(name) == n && strncmp(at, name, n) == 0)
-            return true;
-    return false;
-}
-
-/* True if `name` begins with pattern[0..n), where %u stands for digits. */
-static bool begins(const char *pattern, size_t n, const char *name)
+/* The rest of `name` after pattern[0..n), where %u stands for digits; NULL if it begins otherwise.
+ */
+static const char *rest_after(const char *pattern, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++) {
         if (pattern[i] == '%' && i + 1 < n && pattern[i + 1] == 'u') {
             size_t digits = strspn(name, "0123456789");
             if (!digits)
-                return false;
+                return NULL;
             name += digits;
             i++;
         } else if (pattern[i] != *name++) {
-            return false;
+            return NULL;
         }
     }
-    return true;
+    return name;
+}
+
+bool arch_names_have(const char *names, const char *name)
+{
+    size_t n = 0;
+    for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n)) {
+        const char *rest = rest_after(at, n, name);
+        if (rest && !*rest)
+            return true;
+    }
+    return false;
 }
 
 bool arch_names_begin(const char *names, const char *name)
 {
     size_t n = 0;
     for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n))
-        if (begins(at, n, name))
+        if (rest_after(at, n, name))
             return true;
     return false;
 }
@@ -238,12 +241,14 @@ static bool is_text(enum arch_param_id id)
 static bool is_read(const struct arch *arch, enum arch_param_id id)
 {
     bool windows = false, chunks = false, temperature = false, experts = false;
-    bool states = false, latent = false;
+    bool states = false, latent = false, as_values = false, bare = false;
     for (uint32_t i = 0; i < arch->n_mixers; i++) {
         states |= arch_has_state(arch->mixers[i].mixing);
         latent |= arch->mixers[i].mixing == ARCH_MIXING_LATENT;
         windows |= arch->mixers[i].reach == ARCH_REACH_WINDOW;
         chunks |= arch->mixers[i].reach == ARCH_REACH_CHUNK;
+        as_values |= arch->mixers[i].keys_as_values;
+        bare |= arch->mixers[i].head_norms == ARCH_HEAD_NORMS_BARE;
         temperature |= arch->mixers[i].has_temperature;
     }
     for (uint32_t i = 0; i < arch->n_ffns; i++)
@@ -256,14 +261,19 @@ static bool is_read(const struct arch *arch, enum arch_param_id id)
         return windows;
     if (id == ARCH_PARAM_CHUNK)
         return chunks;
-    if (id >= ARCH_PARAM_TEMPERATURE && id <= ARCH_PARAM_TEMPERATURE_OFFSET)
+    if (id == ARCH_PARAM_KEYS_AS_VALUES)
+        return as_values;
+    if (id >= ARCH_PARAM_TEMPERATURE && id <= ARCH_PARAM_USE_TEMPERATURE)
         return temperature;
+    if (id == ARCH_PARAM_BARE_NORMS || id == ARCH_PARAM_NO_BARE_NORMS_EXPERTS)
+        return bare;
     return experts || id < ARCH_PARAM_EXPERTS || id > ARCH_PARAM_EXPERT_SIGMOID_VOCAB;
 }
 
 static bool param_is_sound(const struct arch *arch, const struct arch_param *p)
 {
-    if ((unsigned)p->id >= N_ARCH_PARAMS || (unsigned)p->absent > ARCH_ABSENT_FALLBACK ||
+    if ((unsigned)p->id >= N_ARCH_PARAMS || (unsigned)p->absent > ARCH_ABSENT_MIXER_0 ||
+        (p->absent == ARCH_ABSENT_MIXER_0 && (!is_of_mixer(p->id) || !p->of)) ||
         (p->absent != ARCH_ABSENT_FALLBACK && p->fallback != 0) ||
         (!p->key && p->absent == ARCH_ABSENT_REFUSE) ||
         (is_text(p->id) && p->absent == ARCH_ABSENT_FALLBACK &&
@@ -316,7 +326,7 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
             (p->form == ARCH_PATTERN_CHARS && (!p->key || !p->n)) || p->kind >= n_kinds ||
             p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
             (!has_rest && p->rest) || (has_rest && !p->key) ||
-            (p->form == ARCH_PATTERN_NAMES && p->kind))
+            ((p->form == ARCH_PATTERN_NAMES || p->form == ARCH_PATTERN_SAME_NAMES) && p->kind))
             return false;
     }
     return true;
@@ -429,7 +439,7 @@ static bool mixer_is_sound(const struct arch *arch, const struct arch_mixer *m,
         (m->has_temperature && !has_param(source, ARCH_PARAM_TEMPERATURE)))
         return false;
     if (!attends && (m->reach || bare || m->bare_value_norm || m->has_temperature ||
-                     m->head_norm_scope || m->rope != ARCH_NO_ROPE))
+                     m->keys_as_values || m->head_norm_scope || m->rope != ARCH_NO_ROPE))
         return false;
     if (m->mixing == ARCH_MIXING_LATENT && (bare || m->bare_value_norm || m->has_temperature))
         return false;

@@ -85,6 +85,7 @@ struct arch_mixer {
     bool norm_after_rope; /* head norms */
     bool bare_value_norm; /* RMS norm of each value head, without weights */
     bool has_temperature; /* queries are scaled by position: ARCH_PARAM_TEMPERATURE */
+    bool keys_as_values;  /* a layer may have no ARCH_ATTN_V: the values are its keys */
     /* Mamba-2: ARCH_STATE_NORM norms the output before the gate multiplies it. Else the gate comes
      * first. */
     bool norm_before_gate;
@@ -194,6 +195,8 @@ enum arch_pattern_form {
     ARCH_PATTERN_CHARS,
     ARCH_PATTERN_SET,  /* if the number is not 0, or the bool true: layers of `rest` get `kind` */
     ARCH_PATTERN_TEXT, /* if the text is a name of `kind`: layers of `rest` get `kind` */
+    /* As NAMES, but each layer must have this kind by the rows before. */
+    ARCH_PATTERN_SAME_NAMES,
     N_ARCH_PATTERN_FORMS,
 };
 
@@ -339,7 +342,7 @@ bool arch_is_by_head(const struct arch_tensor *row);
  * the pattern is bad. */
 bool arch_name_at(const char *names, uint32_t i, uint32_t layer, uint32_t expert, char *out,
                   uint32_t n_bytes);
-/* True if `name` is among the names. */
+/* True if `name` is among the names, where %u stands for digits. */
 bool arch_names_have(const char *names, const char *name);
 /* True if `name` begins with one of the names. */
 bool arch_names_begin(const char *names, const char *name);

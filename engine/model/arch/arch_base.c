@@ -257,7 +257,7 @@ static const struct arch_pattern hf_patterns[] = {
 #define HF_IGNORED                                                                                 \
     "visual.|model.visual.|vision_tower.|model.vision_tower.|vision_model.|model.vision_model.|"   \
     "multi_modal_projector.|model.multi_modal_projector.|audio_tower.|model.audio_tower.|"         \
-    "embed_vision.|model.embed_vision.|mtp.|model.mtp.|"                                           \
+    "embed_vision.|model.embed_vision.|embed_audio.|model.embed_audio.|mtp.|model.mtp.|"           \
     "model.layers.%u.self_attn.rotary_emb.inv_freq"
 
 const struct arch_source arch_base_hf = {

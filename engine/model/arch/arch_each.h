@@ -69,7 +69,10 @@
 #define ARCH_EACH_LATENT(X) X(deepseek2)
 
 /* Gemma 4 and Llama 4 (newer/). */
-#define ARCH_EACH_NEWER(X)
+#define ARCH_EACH_NEWER(X)                                                                         \
+    X(gemma4)                                                                                      \
+    X(gemma4_moe)                                                                                  \
+    X(llama4)
 
 /* All architectures. */
 #define ARCH_EACH(X)                                                                               \

@@ -11,12 +11,14 @@ enum arch_param_id {
     ARCH_PARAM_HIDDEN,
     ARCH_PARAM_VOCAB,
     ARCH_PARAM_NORM_EPS,
-    ARCH_PARAM_FFN,        /* a number, or an array with a number per layer */
-    ARCH_PARAM_HEADS,      /* the same */
-    ARCH_PARAM_KV_HEADS,   /* the same */
-    ARCH_PARAM_KV_FACTOR,  /* of: the mixer; multiplies its KV heads */
-    ARCH_PARAM_KEY_DIM,    /* of: the mixer */
-    ARCH_PARAM_VALUE_DIM,  /* of: the mixer */
+    ARCH_PARAM_FFN,       /* a number, or an array with a number per layer */
+    ARCH_PARAM_HEADS,     /* the same */
+    ARCH_PARAM_KV_HEADS,  /* the same */
+    ARCH_PARAM_KV_FACTOR, /* of: the mixer; multiplies its KV heads */
+    ARCH_PARAM_KEY_DIM,   /* of: the mixer */
+    ARCH_PARAM_VALUE_DIM, /* of: the mixer */
+    /* bool; whether layers of mixers with keys_as_values lack values; no row: the tensors tell */
+    ARCH_PARAM_KEYS_AS_VALUES,
     ARCH_PARAM_WINDOW,     /* 0: no window */
     ARCH_PARAM_USE_WINDOW, /* bool; false: no window */
     ARCH_PARAM_CHUNK,
@@ -40,9 +42,13 @@ enum arch_param_id {
     ARCH_PARAM_TEMPERATURE,   /* β: queries · (1 + β·ln(1 + ⌊position / length⌋)) */
     ARCH_PARAM_TEMPERATURE_LENGTH,
     ARCH_PARAM_TEMPERATURE_OFFSET, /* added to the position */
-    ARCH_PARAM_SHARED_KV_LAYERS,   /* the last n layers read the K and V of a layer before them */
-    ARCH_PARAM_LAYER_EMBD,         /* width of the per-layer inputs; 0: none */
-    ARCH_PARAM_FFN_DOUBLE,         /* bool; true: layers with shared K and V have twice the FFN */
+    ARCH_PARAM_USE_TEMPERATURE,    /* a bool or a number; false or 0: queries are not scaled */
+    ARCH_PARAM_BARE_NORMS,         /* bool; false: ARCH_HEAD_NORMS_BARE norms nothing */
+    /* A number of experts: in a model with this number, ARCH_HEAD_NORMS_BARE norms nothing. */
+    ARCH_PARAM_NO_BARE_NORMS_EXPERTS,
+    ARCH_PARAM_SHARED_KV_LAYERS, /* the last n layers read the K and V of a layer before them */
+    ARCH_PARAM_LAYER_EMBD,       /* width of the per-layer inputs; 0: none */
+    ARCH_PARAM_FFN_DOUBLE,       /* bool; true: layers with shared K and V have twice the FFN */
     /* bool; true: the FFN has two thirds of ARCH_PARAM_FFN, rounded down, */
     ARCH_PARAM_FFN_ADJUST,
     ARCH_PARAM_FFN_FACTOR,      /* times this number, rounded down, */
@@ -126,13 +132,15 @@ enum arch_absent {
     ARCH_ABSENT_DERIVE, /* derived from other keys: KV heads = heads, key dim = hidden / heads, … */
     /* The row's `fallback` is used; for ARCH_PARAM_ROPE_SCALING an enum rope_scaling. */
     ARCH_ABSENT_FALLBACK,
+    ARCH_ABSENT_MIXER_0, /* the value of mixer 0, whose row has another rule */
 };
 
 /* A hyper-parameter read from the metadata. A parameter without a row has its neutral value. */
 struct arch_param {
     enum arch_param_id id;
     /* Key without the architecture's name: "attention.head_count". Several spellings are separated
-     * by '|'. Those that the file has must have one value. NULL: a constant. */
+     * by '|'. Those that the file has must have one value. %u stands for the layer's number. NULL:
+     * a constant. */
     const char *key;
     enum arch_absent absent;
     double fallback;

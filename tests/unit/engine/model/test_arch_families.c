@@ -67,6 +67,9 @@ static const struct family {
     {&arch_qwen35moe, {"qwen35moe.gguf", "qwen35moe"}, false, true, 0},
     {&arch_qwen3next, {"qwen3next.gguf", "qwen3next"}, false, true, 0},
     {&arch_deepseek2, {"deepseek_v3.gguf", "deepseek_v2_lite"}, false, true, 0},
+    {&arch_gemma4, {"gemma4.gguf", "gemma4"}, false, false, 0},
+    {&arch_gemma4_moe, {"gemma4_moe.gguf", "gemma4_moe"}, false, false, 0},
+    {&arch_llama4, {"llama4_8192.gguf", "llama4"}, false, false, 0},
 };
 
 static struct checkpoint *ckpts[MAX_GOLDENS];
@@ -114,6 +117,8 @@ static uint32_t try_mixer(const struct family *f, uint32_t i)
         EACH_OTHER(m->norm_after_rope, 2, m->name);
     EACH_OTHER(m->bare_value_norm, 2, m->name);
     EACH_OTHER(m->has_temperature, 2, m->name);
+    if (m->keys_as_values) /* allows files without values, and changes no other */
+        EACH_OTHER(m->keys_as_values, 2, m->name);
     return n_bad;
 }
 

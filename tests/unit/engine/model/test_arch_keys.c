@@ -126,6 +126,18 @@ static const struct change other_values[] = {
     {"mimo2", ALSO("\"scoring_func\": \"softmax\""), UNBUILT, "scoring_func"},
     {"mimo2", ALSO("\"topk_method\": \"greedy\""), UNBUILT, "topk_method"},
     {"mimo2", ALSO("\"layernorm_epsilon\": 0.1"), UNBUILT, "layernorm_epsilon"},
+    {"gemma4", "\"use_bidirectional_attention\": null", "\"use_bidirectional_attention\": \"all\"",
+     UNBUILT, "use_bidirectional_attention|all|vision"},
+    {"gemma4", "\"per_layer_config\": {", "\"per_layer_config\": {\"0\": {\"sliding_window\": 8},",
+     UNBUILT, "per_layer_config.0.sliding_window"},
+    /* Layers may not share the K and V of layers that are not there, or of another kind. */
+    {"gemma4", "\"num_kv_shared_layers\": 2", "\"num_kv_shared_layers\": 3", BAD,
+     "num_kv_shared_layers|layer 2|full_attention"},
+    {"gemma4", "\"num_kv_shared_layers\": 2", "\"num_kv_shared_layers\": 5", BAD,
+     "num_kv_shared_layers|5"},
+    {"llama4", "\"layer_types\": [\n    \"chunked_attention\"",
+     "\"layer_types\": [\n    \"full_attention\"", UNBUILT,
+     "layer_types|layer 0|full_attention|chunked_attention"},
     /* ALiBi slopes are those of layer 0. */
     {"mpt", "\"n_heads\": 3", "\"n_heads\": [3, 1]", UNBUILT, "n_heads|3|1"},
 };
@@ -219,6 +231,12 @@ static const struct change other_tensors[] = {
     {"phi2_norms", "\"qk_layernorm\": true", "\"qk_layernorm\": false", BAD, "qk_layernorm"},
     {"seed_oss", "\"attention_out_bias\": false", "\"attention_out_bias\": true", BAD,
      "attention_out_bias"},
+    {"gemma4", "\"attention_k_eq_v\": true", "\"attention_k_eq_v\": false", BAD,
+     "layers.2.self_attn.v_proj.weight"},
+    {"gemma4", "\"num_kv_shared_layers\": 2", "\"num_kv_shared_layers\": 1", BAD,
+     "layers.3.self_attn.k_proj.weight"},
+    {"gemma4", "\"hidden_size_per_layer_input\": 3", "\"hidden_size_per_layer_input\": 4", BAD,
+     "embed_tokens_per_layer.weight"},
 };
 
 static void test_keys_that_contradict_the_tensors_are_refused(void **state)
@@ -244,6 +262,16 @@ static const struct {
     {"gpt_oss", ALSO("\"experts_per_token\": 3, \"initial_context_length\": 32")},
     {"qwen3moe", ALSO("\"num_experts\": 5")},
     {"llama3", ALSO("\"rope_theta\": 700, \"rope_scaling\": {\"factor\": 8}")},
+    {"gemma4", "\"use_bidirectional_attention\": null",
+     "\"use_bidirectional_attention\": \"vision\""},
+    /* published models of Gemma 4 have the numbers of full layers once */
+    {"gemma4",
+     "\"per_layer_config\": {\n    \"2\": {\n      \"head_dim\": 32,\n      "
+     "\"num_key_value_heads\": 1\n    "
+     "},\n    \"4\": {\n      \"head_dim\": 32,\n      \"num_key_value_heads\": 1\n    }\n  }",
+     "\"global_head_dim\": 32, \"num_global_key_value_heads\": 1"},
+    {"llama4", NO_ROPE, "\"no_rope_layers\": []"},
+    {"llama4", "\"attn_temperature_tuning\": true", "\"attn_temperature_tuning\": 4"},
     {"gemma2", ALSO("\"sliding_window_size\": 16, \"hidden_act\": \"gelu\"")},
     {"gemma2", "  \"tie_word_embeddings\": true,\n", ""},
     {"gpt2", "  \"tie_word_embeddings\": true,\n", ""},

@@ -69,6 +69,11 @@ static const struct {
     {ARCH_PARAM_ROPE_EXT_FACTOR, "gguf"},
     /* models of 46 and 62 layers; test_arch_model.c changes the numbers */
     {ARCH_PARAM_ATTN_SCALE_LAYERS, "gguf"},
+    /* test_newer_model.c checks and changes the numbers */
+    {ARCH_PARAM_CHUNK, "gguf"},
+    {ARCH_PARAM_TEMPERATURE_LENGTH, "gguf"},
+    {ARCH_PARAM_TEMPERATURE_OFFSET, "gguf"},
+    {ARCH_PARAM_NO_BARE_NORMS_EXPERTS, "gguf"},
     /* another value is refused: test_arch_model.c, test_arch_keys.c */
     {ARCH_PARAM_VOCAB, "hf"},
     {ARCH_PARAM_TIED, "hf"},

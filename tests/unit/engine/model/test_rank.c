@@ -86,6 +86,42 @@ static void test_split_ranks_cover_everything_once(void **state)
     }
 }
 
+/* Symptom: a stage read K and V at an address before its cache, since another stage had them. */
+static void test_split_through_shared_kv_refused(void **state)
+{
+    struct model_shape s = shape_of(8, 4, 16, 128);
+    (void)state;
+    layers[2].kv_source = 0;
+    for (uint32_t cut = 1; cut < N_LAYERS; cut++) {
+        struct rank rank = {
+            .tp = 1, .n_stages = 2, .stage = 1, .layer_begin = cut, .n_layers = N_LAYERS - cut};
+        struct rank_split split;
+        struct error err = {0};
+        assert_false(rank_may_cut(&s, cut));
+        assert_int_equal(rank_split_init(&split, &rank, &s, &err), STATUS_INVALID_ARGUMENT);
+        assert_string_equal(err.field, "gpu_layers");
+        rank_split_fini(&split);
+    }
+    layers[2].kv_source = 1;
+    assert_true(rank_may_cut(&s, 1));
+    assert_false(rank_may_cut(&s, 2));
+}
+
+/* The first stage alone computes the inputs of all layers. */
+static void test_split_of_per_layer_inputs_refused(void **state)
+{
+    struct model_shape s = shape_of(8, 4, 16, 128);
+    struct rank rank = {.tp = 1, .n_stages = 2, .n_layers = 1};
+    struct rank_split split;
+    struct error err = {0};
+    (void)state;
+    s.layer_embd_dim = 4;
+    assert_false(rank_may_cut(&s, 1));
+    assert_int_equal(rank_split_init(&split, &rank, &s, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.field, "gpu_layers");
+    rank_split_fini(&split);
+}
+
 static void test_split_impossible_refused(void **state)
 {
     static const struct {
@@ -232,6 +268,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split_shared_kv_head_is_held_by_both),
         cmocka_unit_test(test_split_ranks_cover_everything_once),
+        cmocka_unit_test(test_split_through_shared_kv_refused),
+        cmocka_unit_test(test_split_of_per_layer_inputs_refused),
         cmocka_unit_test(test_split_impossible_refused),
         cmocka_unit_test(test_split_each_layer_by_its_own_numbers),
         cmocka_unit_test(test_split_heads_by_both_widths),
