@@ -125,7 +125,9 @@ def test_parts_that_are_not_used_are_listed_by_rule(folder):
 def test_the_cache_has_the_widths_of_keys_and_values(folder):
     found = facts(folder("mimo2"))
     assert [(kind["key_dim"], kind["value_dim"], kind["n_kv_heads"]) for kind in found["layers"]] == [(24, 16, 1), (24, 16, 2)]
-    assert found["plan"]["kv_token_bytes"] == (24 + 16) * (1 + 2) * 2
+    plan = found["plan"]  # the second layer has a window, and so blocks of its own
+    assert plan["kv_token_bytes"] == (24 + 16) * 1 * 2
+    assert plan["window_bytes"] == plan["n_window_blocks"] * plan["kv_block_tokens"] * (24 + 16) * 2 * 2 > 0
 
 
 def found_rows(path):

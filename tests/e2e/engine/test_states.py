@@ -19,6 +19,7 @@ from test_resume import Stream
 MODEL = ROOT / "tests/golden/tiny/qwen35"
 SLOTS, RUNNING = 10, 4  # all slots, and those that sequences may take
 BLOCK = 32
+N_TOKENS = 200  # tokens of a long answer
 BUDGET = 1 << 30
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_KILL_GRACE": "500ms", "SLUICE_MEMORY_BUDGET": str(BUDGET)}
 
@@ -149,34 +150,45 @@ def test_drafts_change_nothing(sluice):
 def kinds(sluice):
     """name -> request of an answer that is long for a tiny model."""
     def make(i, **kwargs):
-        return sluice.request("tiny", text_of(i, 40), max_tokens=200, ignore_eos=True, **kwargs)
+        return sluice.request("tiny", text_of(i, 40), max_tokens=N_TOKENS, ignore_eos=True, **kwargs)
     return {"greedy": make(21), "greedy, other": make(22), "sampled": make(23, temperature=0.8, seed=5),
             "n=4": make(24, temperature=1.0, seed=9, n=4)}
+
+
+def stop_midway(sluice):
+    """Starts a stream of each kind and stops the worker before all have ended. Returns (pid, streams)."""
+    for _ in range(50):  # a tiny model is fast: all streams may end before the signal
+        (_, _, pid, _), = worker_processes(sluice)
+        streams = {name: Stream(sluice, r) for name, r in kinds(sluice).items()}
+        until(lambda: sum(s.n() for s in streams.values()) > 20, 60, "streams are under way", 0.0005)
+        os.kill(pid, signal.SIGSTOP)
+        steady(lambda: [(s.n(), s.is_alive()) for s in streams.values()], 0.3)
+        if any(s.is_alive() and 0 < s.n() < N_TOKENS * len(s.ids) for s in streams.values()):
+            return pid, streams
+        os.kill(pid, signal.SIGCONT)
+        for s in streams.values():
+            s.join(patience(60))
+    raise AssertionError("the streams end too soon")
 
 
 def test_answers_go_on_after_the_worker_was_killed(sluice):
     alone = {name: Stream(sluice, r) for name, r in kinds(sluice).items()}
     for s in alone.values():
         s.join(patience(60))
-        assert s.error is None and s.n() % 200 == 0, s.error
-    for _ in range(50):  # a tiny model is fast: most streams may end before the signal
-        (_, _, pid, _), = worker_processes(sluice)
-        streams = {name: Stream(sluice, r) for name, r in kinds(sluice).items()}
-        until(lambda: sum(s.n() for s in streams.values()) > 20, 60, "streams are under way", 0.0005)
-        os.kill(pid, signal.SIGSTOP)
-        steady(lambda: [(s.n(), s.is_alive()) for s in streams.values()], 0.1)
-        if sum(s.is_alive() and s.n() > 0 for s in streams.values()):
+        assert s.error is None and s.n() == N_TOKENS * len(s.ids), s.error
+    moved = []
+    for _ in range(3):  # on a busy machine a stream's last tokens may be on their way when the worker stops
+        pid, streams = stop_midway(sluice)
+        os.kill(pid, signal.SIGKILL)
+        for name, s in streams.items():
+            s.join(patience(90))
+            assert not s.is_alive() and s.error is None and not s.wrong, (name, s.error, s.wrong, sluice.tail())
+            assert s.outcome() == alone[name].outcome(), name
+        moved = [name for name, s in streams.items() if s.receipt().n_resumes]
+        sluice.wait(lambda: len(sluice.ready()) == 1, 30, "the replica is back")
+        if moved:
             break
-        os.kill(pid, signal.SIGCONT)
-    running = [name for name, s in streams.items() if s.is_alive()]
-    os.kill(pid, signal.SIGKILL)
-    for name, s in streams.items():
-        s.join(patience(90))
-        assert not s.is_alive() and s.error is None and not s.wrong, (name, s.error, s.wrong, sluice.tail())
-        assert s.outcome() == alone[name].outcome(), name
-    moved = [name for name, s in streams.items() if s.receipt().n_resumes]
-    assert running and set(moved) == set(running), (running, moved)
-    sluice.wait(lambda: len(sluice.ready()) == 1, 30, "the replica is back")
+    assert moved, "no stream went on after the kill"
 
 
 def test_park_and_wake_keep_the_tokens(sluice):
