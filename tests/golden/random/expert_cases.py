@@ -28,6 +28,8 @@ LATENT = dict(
     kv_lora_rank=lambda rng, c: int(rng.integers(3, 40)), qk_nope_head_dim=lambda rng, c: int(rng.integers(1, 30)),
     qk_rope_head_dim=lambda rng, c: 2 * int(rng.integers(1, 9)), v_head_dim=lambda rng, c: int(rng.integers(1, 40)),
     n_shared_experts=1, first_k_dense_replace=1, num_hidden_layers=3, routed_scaling_factor=1.5)
+# transformers computes the rope of V2 in complex numbers, and demands that they lie at even places.
+EVEN = dict(kv_lora_rank=lambda rng, c: 2 * int(rng.integers(2, 20)), qk_nope_head_dim=lambda rng, c: 2 * int(rng.integers(1, 15)))
 LATENTS = {
     "full rank": Change(dict(q_lora_rank=None)), "two shared": Change(dict(n_shared_experts=2)),
     "no dense": Change(dict(first_k_dense_replace=0)),
@@ -63,7 +65,8 @@ EXPERT_CASES = {
             "groups": Change(dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3)),
             "no dense": Change(dict(first_k_dense_replace=0))}),
     "deepseek_v2": Case("DeepseekV2ForCausalLM", experts(
-        dense_square, "moe_intermediate_size", "n_routed_experts", **(LATENT | dict(q_lora_rank=None)), topk_method="greedy"), TIED | LATENTS | {
+        dense_square, "moe_intermediate_size", "n_routed_experts", **(LATENT | EVEN | dict(q_lora_rank=None)), topk_method="greedy"),
+        TIED | LATENTS | {
             "groups": Change(dict(topk_method="group_limited_greedy", n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3))}),
     "deepseek_v3": Case("DeepseekV3ForCausalLM", experts(
         dense_square, "moe_intermediate_size", "n_routed_experts", **LATENT, norm_topk_prob=True, n_group=1, topk_group=1),
