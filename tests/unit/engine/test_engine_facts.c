@@ -26,7 +26,8 @@ static void check_layers(const struct engine_facts *facts)
     for (uint32_t i = 0; i < facts->n_layers; i++) {
         const struct engine_layer_kind *kind = &facts->layers[i];
         assert_true(kind->n_layers > 0);
-        assert_true(*kind->mixer && *kind->ffn && *kind->activation);
+        bool has_ffn = strcmp(kind->ffn, "none") != 0;
+        assert_true(*kind->mixer && *kind->ffn && has_ffn == (*kind->activation != '\0'));
         bool attends = kind->n_heads > 0, bounded = kind->reach_tokens > 0;
         assert_string_equal(bounded || !attends ? "" : "full", bounded ? "" : kind->reach);
         assert_true(!bounded || (attends && *kind->reach));
