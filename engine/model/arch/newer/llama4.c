@@ -22,7 +22,6 @@ static const struct arch_param gguf_params[] = {
     {ARCH_PARAM_TEMPERATURE_LENGTH, NULL, ARCH_ABSENT_FALLBACK, 8192, 0},
     {ARCH_PARAM_TEMPERATURE_OFFSET, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_NO_BARE_NORMS_EXPERTS, NULL, ARCH_ABSENT_FALLBACK, 128, 0},
-    {ARCH_PARAM_EXPERT_FFN, "expert_feed_forward_length", ARCH_ABSENT_REFUSE, 0, 0},
     {ARCH_PARAM_SHARED_COUNT, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
     {ARCH_PARAM_EXPERT_RENORM, NULL, ARCH_ABSENT_FALLBACK, 0, 0},
 };
@@ -47,11 +46,8 @@ static const struct arch_pattern gguf_patterns[] = {
 
 static const struct arch_tensor hf_tensors[] = {
     {ARCH_FFN_GATE, true, FFN("gate_proj.weight"), ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_GATE_BIAS, false, FFN("gate_proj.bias"), ARCH_TRANSFORM_NONE},
     {ARCH_FFN_UP, true, FFN("up_proj.weight"), ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_UP_BIAS, false, FFN("up_proj.bias"), ARCH_TRANSFORM_NONE},
     {ARCH_FFN_DOWN, true, FFN("down_proj.weight"), ARCH_TRANSFORM_NONE},
-    {ARCH_FFN_DOWN_BIAS, false, FFN("down_proj.bias"), ARCH_TRANSFORM_NONE},
     {ARCH_ROUTER, true, FFN("router.weight"), ARCH_TRANSFORM_NONE},
     {ARCH_EXPERT_GATE, true, FFN("experts.gate_up_proj"), ARCH_TRANSFORM_TRANSPOSE},
     {ARCH_EXPERT_UP, true, FFN("experts.gate_up_proj"), ARCH_TRANSFORM_TRANSPOSE},

@@ -113,7 +113,8 @@ static uint32_t try_mixer(const struct family *f, uint32_t i)
     EACH_OTHER(m->head_norm, 2, m->name);
     EACH_OTHER(m->head_norm_scope, 3, m->name);
     EACH_OTHER(m->head_norms, 2, m->name);
-    if (m->rope != ARCH_NO_ROPE)
+    /* a norm without weights commutes with rope */
+    if (m->rope != ARCH_NO_ROPE && m->head_norms != ARCH_HEAD_NORMS_BARE)
         EACH_OTHER(m->norm_after_rope, 2, m->name);
     EACH_OTHER(m->bare_value_norm, 2, m->name);
     EACH_OTHER(m->has_temperature, 2, m->name);

@@ -69,6 +69,13 @@ static const struct {
     {ARCH_PARAM_ROPE_EXT_FACTOR, "gguf"},
     /* models of 46 and 62 layers; test_arch_model.c changes the numbers */
     {ARCH_PARAM_ATTN_SCALE_LAYERS, "gguf"},
+    /* test_arch_keys.c has other spellings and values; the golden's keys give the same numbers */
+    {ARCH_PARAM_KEY_DIM, "hf"},
+    {ARCH_PARAM_KV_HEADS, "hf"},
+    {ARCH_PARAM_USE_TEMPERATURE, "hf"},
+    {ARCH_PARAM_BARE_NORMS, "hf"},
+    {ARCH_PARAM_ROPE_BASE, "gguf"},
+    {ARCH_PARAM_ROT_DIM, "gguf"},
     /* test_newer_model.c checks and changes the numbers */
     {ARCH_PARAM_CHUNK, "gguf"},
     {ARCH_PARAM_TEMPERATURE_LENGTH, "gguf"},
