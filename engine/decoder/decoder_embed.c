@@ -1,5 +1,5 @@
-/* Embeddings of tokens. Models with per-layer inputs add to each layer's output what follows from
- * a second embedding, of which each layer has its own part. */
+/* Embeddings of tokens. Models with per-layer inputs have a second embedding with a part for each
+ * layer. The layer's output grows by a product with that part. */
 #include <math.h>
 
 #include "base/error.h"

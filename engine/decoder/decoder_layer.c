@@ -162,7 +162,7 @@ static int dense_ffn(struct decoder *dec, const struct layer *at, const struct d
 }
 
 /* sum += norm(dense + experts): both read x by a norm of their own, and have norms of their
- * outputs. Such a layer has a sequential residual, so the mixer's output is scratch. */
+ * outputs. The layer has a sequential residual, so the mixer's output is scratch. */
 static int both_ffns(struct decoder *dec, const struct layer *at, const struct layer *next,
                      const struct tensor *x, struct tensor *out, struct tensor *sum)
 {

@@ -232,8 +232,8 @@ static int locate_tensor(const struct model *model, const struct arch_tensor *ro
                      model->arch->name);
 }
 
-/* Shared experts are there if the metadata give them a width, queries of low rank if they give them
- * a rank, and values if they are not the keys. */
+/* Shared experts are there if the metadata give them a width. Queries of low rank are there if the
+ * metadata give them a rank, and values if they are not the keys. */
 static bool is_required(const struct model *model, const struct arch_tensor *row, uint32_t layer)
 {
     if (row->slot == ARCH_LATENT_Q_DOWN || row->slot == ARCH_LATENT_Q_NORM)

@@ -74,7 +74,7 @@ static inline bool rank_is_last(const struct rank *rank)
 }
 
 /* True if a stage may begin with this layer. No layer from here on may read the K and V of an
- * earlier one, and no layer may have per-layer inputs: the first stage alone computes these. */
+ * earlier one. No layer may have per-layer inputs, because the first stage alone computes them. */
 bool rank_may_cut(const struct model_shape *shape, uint32_t layer);
 
 /* INVALID_ARGUMENT (field "tp") if tp is not 1, 2, 4 or 8, or if a rank would have no heads, MLP

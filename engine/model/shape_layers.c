@@ -347,7 +347,7 @@ static int read_head_dims(struct shape_reader *r, const struct model_shape *s, u
     return rc;
 }
 
-/* Whether the values have a matrix. Without a row for the parameter, the file's tensors tell. */
+/* Reads if the values have a matrix. Without a row for the parameter, the file's tensors tell. */
 static int read_values(struct shape_reader *r, struct model_layer *layer)
 {
     bool are_keys = false;

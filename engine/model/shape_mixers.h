@@ -18,6 +18,6 @@ int shape_mixers_check_activation(struct shape_reader *r, const struct model_sha
 /* Reads the factors of matrices, after s->value_scale. */
 int shape_mixers_read_scales(struct shape_reader *r, struct model_shape *s);
 
-/* Sets the source of K and V for layers that share those of a layer before them, and doubles the
- * FFN of such layers where the model says so. The numbers of all layers are set. */
+/* Sets the source of K and V for layers that share those of a layer before them. Doubles the FFN of
+ * these layers where the model says so. The numbers of all layers are set. */
 int shape_mixers_read_shared_kv(struct shape_reader *r, struct model_shape *s);

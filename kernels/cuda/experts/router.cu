@@ -90,10 +90,10 @@ static __global__ void __launch_bounds__(CUDA_WARP)
     __shared__ struct router_shared shared;
     cuda_op_begin();
     uint32_t lane = threadIdx.x, row = blockIdx.x;
-    router_score_row(&shared, logits + cuda_row(row, stride), p.n_experts, p.score, lane);
+    const float *x = logits + cuda_row(row, stride);
+    router_score_row(&shared, x, p.n_experts, p.score, lane);
     for (uint32_t i = lane; i < p.n_experts; i += CUDA_WARP) {
-        shared.keys[i] =
-            router_expert_key(logits[cuda_row(row, stride) + i], shared.scores[i], &p, i);
+        shared.keys[i] = router_expert_key(x[i], shared.scores[i], &p, i);
         shared.taken[i] = shared.chosen[i] = 0;
     }
     __syncwarp();

@@ -1,5 +1,5 @@
-/* Tests of what Gemma 4 and Llama 4 have and other families lack: layers without a cache of their
- * own, and numbers that GGUF files leave out. */
+/* Tests of parts that Gemma 4 and Llama 4 alone have. Layers may lack a cache of their own, and
+ * GGUF files leave numbers out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
