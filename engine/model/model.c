@@ -240,7 +240,7 @@ static bool is_required(const struct model *model, const struct arch_tensor *row
         return model->shape.latent.q_rank > 0;
     bool shared = row->slot >= ARCH_SHARED_GATE && row->slot <= ARCH_SHARED_DOWN;
     if (row->slot == ARCH_ATTN_V)
-        return model->shape.layers[layer].values == SHAPE_VALUES_OWN;
+        return row->required && model->shape.layers[layer].values == SHAPE_VALUES_OWN;
     return shared ? model->shape.experts.shared_ffn_dim > 0 : row->required;
 }
 
