@@ -145,40 +145,40 @@ static const char *next_name(const char *names, const char *previous, size_t *n)
     return name;
 }
 
-/* The rest of `name` after pattern[0..n), where %u stands for digits; NULL if it begins otherwise.
- */
-static const char *rest_after(const char *pattern, size_t n, const char *name)
+/* True if `name` begins as pattern[0..n), where %u stands for digits. *out_n is the length of that
+ * part of the name. */
+static bool begins_so(const char *pattern, size_t n, const char *name, size_t *out_n)
 {
+    size_t at = 0;
     for (size_t i = 0; i < n; i++) {
         if (pattern[i] == '%' && i + 1 < n && pattern[i + 1] == 'u') {
-            size_t digits = strspn(name, "0123456789");
-            if (!digits)
-                return NULL;
-            name += digits;
+            size_t n_digits = strspn(name + at, "0123456789");
+            if (!n_digits)
+                return false;
+            at += n_digits;
             i++;
-        } else if (pattern[i] != *name++) {
-            return NULL;
+        } else if (pattern[i] != name[at++]) {
+            return false;
         }
     }
-    return name;
+    *out_n = at;
+    return true;
 }
 
 bool arch_names_have(const char *names, const char *name)
 {
-    size_t n = 0;
-    for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n)) {
-        const char *rest = rest_after(at, n, name);
-        if (rest && !*rest)
+    size_t n = 0, n_begin;
+    for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n))
+        if (begins_so(at, n, name, &n_begin) && !name[n_begin])
             return true;
-    }
     return false;
 }
 
 bool arch_names_begin(const char *names, const char *name)
 {
-    size_t n = 0;
+    size_t n = 0, n_begin;
     for (const char *at = next_name(names, NULL, &n); at; at = next_name(names, at, &n))
-        if (rest_after(at, n, name))
+        if (begins_so(at, n, name, &n_begin))
             return true;
     return false;
 }
