@@ -374,12 +374,12 @@ POINTS_UNLOAD = ["unload.before_write", "unload.before_commit", "drain.before_re
 @pytest.mark.parametrize("point", POINTS_LOAD)
 def test_killed_in_the_middle_of_a_load(manager, point):
     manager.up()
-    manager.script("a", f"load_ms={1000 if point.startswith('state') else 150}")  # the test must observe the load while it runs
+    manager.script("a", f"load_ms={3000 if point.startswith('state') else 150}")  # the test must observe the load while it runs
     manager.register("a")
     manager.term()
     manager.up(env={"SLUICE_FAILPOINT": point})
     operation = retry(manager, lambda: manager.load("a", request_id="once"))
-    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    assert manager.process.wait(patience(60)) == -signal.SIGKILL
     manager.up()
     again = manager.load("a", request_id="once")
     if operation:
@@ -402,7 +402,7 @@ def test_killed_in_the_middle_of_an_unload(manager, point):
         env["SLUICE_FAILPOINT"] = f"record.before_commit:{int(point[-1]) + 1}"
     manager.up(env=env)
     operation = retry(manager, lambda: manager.unload("a", request_id="once"))
-    assert manager.process.wait(patience(10)) == -signal.SIGKILL
+    assert manager.process.wait(patience(60)) == -signal.SIGKILL
     manager.up()
     again = manager.unload("a", request_id="once")
     if operation:

@@ -354,7 +354,7 @@ def test_a_scrape_of_manager_and_worker_costs_little(measured):
                               ("worker", worker, lambda: worker_scrape(measured))):
         ms = scrape_ms(pid, scrape)
         print(f"{name}: {ms:.3f} ms CPU per scrape")
-        assert sanitized() or ms <= 1
+        assert sanitized() or ms <= 5  # 0.3 ms on a quiet machine
 
 
 def test_scrapes_do_not_wait_for_the_engine(measured):

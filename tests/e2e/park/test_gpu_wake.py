@@ -231,7 +231,7 @@ def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machin
 
 def test_a_copy_that_could_not_be_taken_over_once_is_the_next_time(machine):
     m = machine.up().groups(left="cuda:0").manager
-    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=1500"))
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=4000"))
     pid = m.process.pid
     running = park(m)
     asked_to_keep(machine, "a")
@@ -309,7 +309,7 @@ def test_what_it_took_is_known_to_a_manager_that_is_started_after_it(machine, ki
 
 def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
     m = machine.up("--restart-backoff-initial", "8s").groups(left="cuda:0").manager
-    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_slow=1500"))
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_slow=6000"))
     running = park(m)
     asked_to_keep(machine, "a")
     os.kill(machine.replica("a").pid, signal.SIGKILL)
@@ -321,7 +321,7 @@ def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
     assert told(m, "a") == [m.t.REPLICA_STATE_PARKED], "servers let no request wait for it as for one that comes up"
     fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
     m.done(m.unload("b"))
-    m.wait(lambda: asleep(machine), 15, "it is loaded, and kept")
+    m.wait(lambda: asleep(machine), 30, "it is loaded, and kept")
 
 
 def test_a_request_that_cannot_wake_its_version_is_told_why(fresh, tmp_path, monkeypatch):
