@@ -365,6 +365,16 @@ static int read_switches(struct shape_reader *r, struct model_shape *s)
     return rc;
 }
 
+/* Ops divide a position by the length as whole numbers. */
+static int check_temperature(struct shape_reader *r, const struct model_shape *s)
+{
+    if (!(s->temperature > 0) || s->temperature_length == floor(s->temperature_length))
+        return 0;
+    has_key(r, ARCH_PARAM_TEMPERATURE_LENGTH, 0); /* the error names its key */
+    return checkpoint_bad_key(r->ckpt, r->key, r->err, "%g is not a whole number of positions",
+                              s->temperature_length);
+}
+
 static int read_scales(struct shape_reader *r, struct model_shape *s)
 {
     double eps = 0, embed = 1, residual = 1, logit = 1, divisor = 1, attn = 0, attn_dim = 0,
@@ -404,6 +414,8 @@ static int read_scales(struct shape_reader *r, struct model_shape *s)
     if (rc)
         return rc;
     rc = read_switches(r, s);
+    if (!rc)
+        rc = check_temperature(r, s);
     if (rc)
         return rc;
     if (scale_layers == s->n_layers && s->layers[0].n_heads)

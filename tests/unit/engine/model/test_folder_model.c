@@ -105,6 +105,23 @@ static void test_numbers_that_contradict_the_tensors_are_refused(void **state)
     (void)state;
 }
 
+/* The factors of queries have a table with an entry for each period of positions. A period of 1.9
+ * made the table shorter than the positions that ops looked up: they read beyond its end. */
+static void test_scaling_of_queries_by_fractions_of_a_position_is_refused(void **state)
+{
+    static const struct change rows[] = {
+        {"llama4", "\"floor_scale\": 8", "\"floor_scale\": 1.9", STATUS_INVALID_ARGUMENT,
+         "floor_scale|1.9"},
+        {"llama4", "\"floor_scale\": 8", "\"floor_scale\": 0", STATUS_INVALID_ARGUMENT,
+         "floor_scale"},
+        {"ministral3", "\"original_max_position_embeddings\": 16",
+         "\"original_max_position_embeddings\": 16.5", STATUS_INVALID_ARGUMENT,
+         "original_max_position_embeddings|16.5"},
+    };
+    check_changes("config.json", rows, sizeof(rows) / sizeof(rows[0]));
+    (void)state;
+}
+
 /* Sizes of recurrent layers that contradict the tensors or each other, and kinds that are not
  * known. */
 static void test_recurrent_layers_that_disagree_are_refused(void **state)
@@ -221,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_that_contradict_the_tensors_are_refused),
         cmocka_unit_test(test_layers_that_disagree_are_refused),
+        cmocka_unit_test(test_scaling_of_queries_by_fractions_of_a_position_is_refused),
         cmocka_unit_test(test_recurrent_layers_that_disagree_are_refused),
         cmocka_unit_test(test_an_open_range_of_steps_is_taken),
     };
