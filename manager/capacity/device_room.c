@@ -1,125 +1,28 @@
 #include "manager/capacity/device_room.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/error.h"
+#include "base/format.h"
 #include "base/system/device_name.h"
 #include "manager/base/context.h"
-#include "manager/base/message.h"
 #include "manager/base/names.h"
+#include "manager/capacity/estimate.h"
 #include "manager/capacity/fit.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/devices/device_hold.h"
 #include "manager/devices/device_watch.h"
-#include "manager/settings/config.h"
 #include "manager/settings/settings.h"
-#include "manager/slots/fleet.h"
 #include "manager/slots/slot.h"
+#include "manager/slots/weights.h"
 #include "manager/store/catalog.h"
-
-/* How long a started worker may take to allocate its memory, as the driver may be slow to start.
- * After this time only its reported plan counts. */
-static const int64_t allocation_timeout_ns = 60 * NS_PER_S;
 
 static uint64_t bytes_less(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
 }
 
-static bool is_gpu(const char *device)
-{
-    return device_name_is_gpu(device);
-}
-
-static const pb_memory *memory_row(const struct slot *slot, const char *device)
-{
-    for (size_t i = 0; slot->status && i < slot->status->n_memory; i++)
-        if (strcmp(slot->status->memory[i]->device, device) == 0)
-            return slot->status->memory[i];
-    return NULL;
-}
-
-/* Limit of the replica's GPU memory by its configuration; 0: no limit. */
-static uint64_t budget_of(const struct catalog *catalog, const pb_replica *row)
-{
-    const pb_deployment *deployment =
-        catalog_deployment(catalog, row->model, row->version, row->device_group);
-    const pb_version *version = catalog_version(catalog, row->model, row->version);
-    const pb_config *configs[] = {deployment ? deployment->config : NULL,
-                                  version ? version->config : NULL};
-    for (size_t i = 0; i < 2; i++)
-        if (configs[i] && configs[i]->has_gpu_memory_bytes)
-            return configs[i]->gpu_memory_bytes;
-    return 0;
-}
-
-static bool will_return(const pb_replica *row)
-{
-    return !row->retiring && (int)row->state != REPLICA_FAILED &&
-           (int)row->state != REPLICA_STOPPED;
-}
-
-static void add_running(const struct catalog *catalog, const struct slot *slot,
-                        const pb_replica *row, const char *device, struct device_room *room)
-{
-    const pb_memory *memory = memory_row(slot, device);
-    uint64_t held = memory ? memory->after_bytes : 0;
-    uint64_t planned = memory ? memory->expected_bytes : 0;
-    bool ends = (slot->status && (int)slot->status->state == WORKER_FAILED) || !will_return(row);
-    if (!planned && !ends) {
-        planned = slot->gpu_bytes ? slot->gpu_bytes : budget_of(catalog, row);
-        room->n_unsized += !planned;
-    }
-    if (ends || held > planned)
-        planned = held;
-    room->n_processes++;
-    room->promised_bytes += planned;
-    room->held_bytes += held;
-}
-
-/* Adds a replica without a process: on the GPU of its last process. A replica that never started
- * is added only where its group has no other device. */
-static void add_waiting(const struct catalog *catalog, const struct slot *slot,
-                        const pb_replica *row, const char *device, bool new_too,
-                        struct device_room *room)
-{
-    const pb_group *group = catalog_group(catalog, row->device_group);
-    if (!will_return(row))
-        return;
-    if (slot && *slot->gpu) {
-        bool is_here = strcmp(slot->gpu, device) == 0;
-        room->n_processes += is_here; /* counts the replica's next process */
-        room->promised_bytes += is_here ? slot->gpu_bytes : 0;
-        return;
-    }
-    if (!new_too || !group || group->n_devices != 1 || strcmp(group->devices[0], device) != 0)
-        return;
-    uint64_t budget = budget_of(catalog, row);
-    room->promised_bytes += budget;
-    room->n_unsized += !budget;
-}
-
-/* Adds a parked worker that will be woken soon. Its GPU is wake_gpu, else the last GPU, else the
- * only device of the group. */
-static void add_waking(const struct fleet *fleet, const struct slot *slot, const pb_replica *row,
-                       const char *device, struct device_room *room)
-{
-    const pb_group *group = catalog_group(fleet->context->catalog, row->device_group);
-    bool is_only = group && group->n_devices == 1 && strcmp(group->devices[0], device) == 0;
-    const char *at = *slot->wake_gpu ? slot->wake_gpu : slot->gpu;
-    if (*at ? strcmp(at, device) != 0 : !is_only)
-        return;
-    room->n_processes++;
-    room->promised_bytes += device_room_of_gpu(fleet, row->id);
-}
-
-/* True for a parked worker, or a replica whose next process will be one: it holds no GPU memory.
- * A replica that lost its weights waits for room (park_copy_waits_for_gpu). */
-static bool holds_no_gpu_memory(const struct slot *slot)
-{
-    if (slot && slot->process_state == PROCESS_RUNNING)
-        return slot->is_parked_worker;
-    return slot && slot_is_to_park(slot);
-}
+/* --- the room of a GPU --- */
 
 /* Bytes of processes that ended after the last NVML sample, which still counts those bytes as
  * used. */
@@ -130,8 +33,8 @@ static uint64_t bytes_ended_since(const struct fleet *fleet, const char *device,
     size_t cursor = 0;
     const struct slot *slot;
     while ((slot = fleet_next(fleet, &cursor)))
-        if (strcmp(slot->ended_gpu, device) == 0 && slot->ended_unix_ns > sampled_unix_ns)
-            n_bytes += slot->ended_gpu_bytes;
+        if (slot->ended_unix_ns > sampled_unix_ns)
+            n_bytes += slot_gpus_bytes(&slot->ended, device);
     return n_bytes;
 }
 
@@ -146,46 +49,99 @@ static void read_free_memory(const struct fleet *fleet, const pb_device *device,
         view.figures.memory_total_bytes) {
         total = view.figures.memory_total_bytes;
         of_free = bytes_less(bytes_less(total, view.figures.memory_used_bytes),
-                             bytes_less(room->promised_bytes, room->held_bytes));
+                             bytes_less(room->claims.taken_bytes, room->claims.held_bytes));
         room->ended_bytes = bytes_ended_since(fleet, device->name, view.sampled_unix_ns);
     }
-    uint64_t of_total = bytes_less(total, room->promised_bytes);
+    uint64_t of_total = bytes_less(total, room->claims.taken_bytes);
     room->available_bytes = of_free < of_total ? of_free : of_total;
     if (room->ended_bytes > of_total - room->available_bytes)
         room->ended_bytes = of_total - room->available_bytes;
 }
 
-/* True for an adopted worker without a status: its last GPU is the best guess. */
-static bool was_last_on(const struct slot *slot, const char *device)
-{
-    return !slot->status && !slot->devices && strcmp(slot->gpu, device) == 0;
-}
-
 void device_room_read(const struct fleet *fleet, const char *device, const char *but_id,
                       struct device_room *out_room)
 {
-    const struct catalog *catalog = fleet->context->catalog;
-    const pb_device *at = catalog_device(catalog, device);
-    struct device_room room = {0};
-    for (size_t i = 0; is_gpu(device) && catalog_replica_at(catalog, i); i++) {
-        const pb_replica *row = catalog_replica_at(catalog, i);
-        const struct slot *slot = slot_find(fleet, row->id);
-        if (but_id && strcmp(row->id, but_id) == 0)
-            continue;
-        if (slot && slot_waits_to_wake(slot))
-            add_waking(fleet, slot, row, device, &room);
-        if (holds_no_gpu_memory(slot))
-            continue;
-        if (!slot || slot->process_state != PROCESS_RUNNING)
-            add_waiting(catalog, slot, row, device, !but_id, &room);
-        else if (slot_is_on(slot, device) || was_last_on(slot, device))
-            add_running(catalog, slot, row, device, &room);
-    }
-    room.is_there = at != NULL;
+    const pb_device *at = catalog_device(fleet->context->catalog, device);
+    struct device_room room = {.is_there = at != NULL};
+    if (device_name_is_gpu(device))
+        room.claims = ledger_sum(fleet, &(struct ledger_query){.device = device, .but_id = but_id});
     if (at)
         read_free_memory(fleet, at, &room);
     *out_room = room;
 }
+
+bool device_room_is_being_taken(const struct fleet *fleet, const char *replica_id)
+{
+    const struct catalog *catalog = fleet->context->catalog;
+    const pb_replica *row = catalog_replica(catalog, replica_id);
+    const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
+    for (size_t i = 0; group && i < group->n_devices; i++)
+        if (device_name_is_gpu(group->devices[i]) &&
+            ledger_sum(fleet,
+                       &(struct ledger_query){.device = group->devices[i], .but_id = replica_id})
+                .n_taking)
+            return true;
+    return false;
+}
+
+/* --- the budget of the host memory --- */
+
+/* Kept packed weights of a replica that no other replica maps: those are in the other replica's
+ * claim already. Park copies are claims of their own. */
+static uint64_t unshared_kept_bytes(const struct fleet *fleet, const char *id)
+{
+    const struct slot *slot = id ? slot_find(fleet, id) : NULL;
+    const struct slot *other;
+    size_t cursor = 0;
+    if (!slot || !slot->served.shared_id || slot_is_on_gpus(slot) ||
+        !weights_are_whole(fleet->weights, id))
+        return 0;
+    while ((other = fleet_next(fleet, &cursor)))
+        if (other != slot && other->served.shared_id == slot->served.shared_id &&
+            (slot_runs(other) || slot_comes_back(other)))
+            return 0; /* counted with the other replica */
+    return slot->served.shared_bytes;
+}
+
+static struct ledger_sum sum_host(const struct fleet *fleet, const char *device, const char *but_id)
+{
+    return ledger_sum(fleet, &(struct ledger_query){.device = device, .but_id = but_id});
+}
+
+uint64_t device_room_in_budget(const struct fleet *fleet, const char *but_id, char *const *devices,
+                               size_t n_devices)
+{
+    const struct memory_budget *budget = &fleet->context->settings->memory_budget;
+    uint64_t left = UINT64_MAX, of_node;
+    uint64_t kept = unshared_kept_bytes(fleet, but_id);
+    if (budget->total_bytes)
+        left = bytes_less(budget->total_bytes, sum_host(fleet, NULL, but_id).taken_bytes + kept);
+    for (size_t i = 0; i < n_devices; i++) {
+        if (!memory_budget_of(budget, devices[i], &of_node))
+            continue;
+        of_node =
+            bytes_less(of_node, sum_host(fleet, devices[i], but_id).taken_bytes + kept / n_devices);
+        /* the replica is on all nodes in equal parts */
+        of_node = of_node < UINT64_MAX / n_devices ? of_node * n_devices : UINT64_MAX;
+        left = of_node < left ? of_node : left;
+    }
+    if (left == UINT64_MAX)
+        return 0;
+    return left ? left : 1;
+}
+
+uint64_t device_room_freed_by(const struct fleet *fleet, const pb_deployment *deployment,
+                              const char *device)
+{
+    uint64_t of_node;
+    bool gpu = device_name_is_gpu(device);
+    bool by_node = memory_budget_of(&fleet->context->settings->memory_budget, device, &of_node);
+    struct ledger_sum claims = ledger_sum(
+        fleet, &(struct ledger_query){.device = gpu || by_node ? device : NULL, .of = deployment});
+    return gpu ? claims.held_bytes : claims.taken_bytes;
+}
+
+/* --- the choice of a device --- */
 
 static enum fit_policy policy_of(const struct fleet *fleet, const pb_config *config)
 {
@@ -195,122 +151,38 @@ static enum fit_policy policy_of(const struct fleet *fleet, const pb_config *con
     return policy;
 }
 
-/* Tokens that layers with a window hold for all sequences, at most. An estimate: the worker counts
- * in blocks of its own size, and names its plan once it has started. */
-static uint64_t window_tokens(const pb_info *info, const pb_config *config)
-{
-    /* the defaults of a load, and the tokens of three blocks */
-    enum { MOST_SEQUENCES = 256, STEP_TOKENS = 512, MORE_TOKENS = 3 * 32 };
-    uint64_t n_seqs = config->has_max_concurrent_requests ? config->max_concurrent_requests
-                                                          : (uint32_t)MOST_SEQUENCES;
-    uint64_t n_rows =
-        config->has_max_batch_tokens ? config->max_batch_tokens : (uint32_t)STEP_TOKENS;
-    return (n_seqs * ((uint64_t)info->window_tokens + MORE_TOKENS) + n_rows) * 5 / 4;
-}
-
-uint64_t device_room_kv_bytes(const pb_info *info, const pb_config *config)
-{
-    uint64_t element = strcmp(config->kv_dtype, "f32") == 0    ? 4
-                       : strcmp(config->kv_dtype, "int8") == 0 ? 1
-                                                               : 2;
-    uint64_t n = info->kv_elements_per_token;
-    if (!n) /* facts of an older release: layers of one shape, values as wide as keys */
-        n = (uint64_t)2 * info->n_layers * info->n_kv_heads * info->head_dim;
-    uint64_t per_token = element * n;
-    if (config->has_kv_bytes)
-        return config->kv_bytes;
-    /* config_check refuses tokens whose product is out of range. */
-    if (!config->has_kv_tokens || !per_token || config->kv_tokens >= UINT64_MAX / per_token)
-        return 0;
-    uint64_t in_windows = config->kv_tokens;
-    if (info->window_elements_per_token && window_tokens(info, config) < in_windows)
-        in_windows = window_tokens(info, config);
-    return element * ((n - info->window_elements_per_token) * config->kv_tokens +
-                      info->window_elements_per_token * in_windows);
-}
-
-uint64_t device_room_state_bytes(const pb_info *info, const pb_config *config)
-{
-    uint64_t n_slots = config->has_state_slots && config->state_slots ? config->state_slots : 1;
-    uint64_t slot = info->state_bytes_per_sequence;
-    return slot < UINT64_MAX / n_slots ? slot * n_slots : UINT64_MAX / 2;
-}
-
-/* The wanted host memory. */
-static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish *wish)
-{
-    const struct catalog *catalog = fleet->context->catalog;
-    uint64_t planned = 0;
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const pb_replica *row = catalog_replica_at(catalog, i);
-        const struct slot *slot = slot_find(fleet, row->id);
-        if (!slot || strcmp(row->model, wish->version->model) != 0 ||
-            strcmp(row->version, wish->version->version) != 0 ||
-            strcmp(row->device_group, wish->group) != 0)
-            continue;
-        uint64_t n_bytes = slot_planned_bytes(slot);
-        planned = n_bytes > planned && !slot->is_parked_worker ? n_bytes : planned;
-    }
-    const pb_info *info = wish->version->info;
-    if (planned || !info)
-        return planned;
-    return info->weight_bytes + device_room_kv_bytes(info, wish->config) +
-           device_room_state_bytes(info, wish->config);
-}
-
-uint64_t device_room_estimate(const struct fleet *fleet, const char *replica_id)
-{
-    const struct catalog *catalog = fleet->context->catalog;
-    const pb_replica *row = catalog_replica(catalog, replica_id);
-    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
-    const pb_deployment *deployment =
-        row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
-    pb_config *config =
-        version && deployment ? config_merge(version->config, deployment->config) : NULL;
-    uint64_t n_bytes = 0;
-    if (config && (!version->info || device_room_kv_bytes(version->info, config))) {
-        const struct device_wish wish = {
-            .version = version, .group = row->device_group, .config = config};
-        n_bytes = wanted_bytes(fleet, &wish);
-    }
-    if (config)
-        message_free(&config->base);
-    return n_bytes;
-}
-
-uint64_t device_room_of_gpu(const struct fleet *fleet, const char *replica_id)
-{
-    const struct catalog *catalog = fleet->context->catalog;
-    const struct slot *slot = slot_find(fleet, replica_id);
-    const pb_replica *row = catalog_replica(catalog, replica_id);
-    const pb_version *version = row ? catalog_version(catalog, row->model, row->version) : NULL;
-    uint64_t n_bytes = slot ? slot->gpu_bytes : 0;
-    if (!n_bytes && row)
-        n_bytes = budget_of(catalog, row);
-    return !n_bytes && version && version->info ? version->info->weight_bytes : n_bytes;
-}
-
-/* The wanted GPU memory: the configured limit, else the size of the last process. */
-static uint64_t wanted_gpu_bytes(const struct fleet *fleet, const struct device_wish *wish)
+/* The wanted memory. On a GPU: the configured limit, else the size of the last process. */
+static uint64_t wanted_bytes(const struct fleet *fleet, const struct device_wish *wish, bool gpu)
 {
     const struct slot *slot = wish->but_id ? slot_find(fleet, wish->but_id) : NULL;
-    return !wish->config->gpu_memory_bytes && slot ? slot->gpu_bytes
+    if (!gpu)
+        return estimate_host_bytes(fleet, wish->version, wish->group, wish->config);
+    return !wish->config->gpu_memory_bytes && slot ? slot_gpus_bytes(&slot->served.gpus, NULL)
                                                    : wish->config->gpu_memory_bytes;
 }
 
-static struct fit_device read_node_room(const struct fleet *fleet, const char *device,
-                                        const char *but_id)
+static struct fit_device read_node(const struct fleet *fleet, const char *device,
+                                   const char *but_id)
 {
     const pb_device *at = catalog_device(fleet->context->catalog, device);
-    struct fit_device fit = {.is_there = at != NULL};
-    uint64_t taken = memory_taken_on(fleet, device, but_id, &fit.n_processes);
+    struct ledger_sum claims = sum_host(fleet, device, but_id);
     uint64_t most = at && at->memory_total_bytes ? at->memory_total_bytes : UINT64_MAX;
     uint64_t budget;
     if (memory_budget_of(&fleet->context->settings->memory_budget, device, &budget) &&
         budget < most)
         most = budget;
-    fit.room_bytes = bytes_less(most, taken);
-    return fit;
+    return (struct fit_device){.is_there = at != NULL,
+                               .room_bytes = bytes_less(most, claims.taken_bytes),
+                               .n_processes = claims.n_processes};
+}
+
+static struct fit_device read_gpu(const struct fleet *fleet, const char *device, const char *but_id)
+{
+    struct device_room room;
+    device_room_read(fleet, device, but_id, &room);
+    return (struct fit_device){.is_there = room.is_there,
+                               .room_bytes = room.available_bytes,
+                               .n_processes = room.claims.n_processes};
 }
 
 size_t device_room_choose(const struct fleet *fleet, const struct device_wish *wish,
@@ -318,44 +190,147 @@ size_t device_room_choose(const struct fleet *fleet, const struct device_wish *w
 {
     enum fit_policy policy = policy_of(fleet, wish->config);
     struct fit_device fits[DEVICES_MAX];
-    struct device_room room;
-    if (wish->n_ranks > 1 || n_devices < 2 || (!is_gpu(devices[0]) && policy == FIT_AUTO))
+    bool gpu = n_devices && device_name_is_gpu(devices[0]);
+    if (wish->n_ranks > 1 || n_devices < 2 || (!gpu && policy == FIT_AUTO))
         return n_devices;
-    bool gpu = is_gpu(devices[0]);
-    for (size_t i = 0; i < n_devices; i++) {
-        if (!gpu) {
-            fits[i] = read_node_room(fleet, devices[i], wish->but_id);
-            continue;
-        }
-        device_room_read(fleet, devices[i], wish->but_id, &room);
-        fits[i] = (struct fit_device){.is_there = room.is_there,
-                                      .room_bytes = room.available_bytes,
-                                      .n_processes = room.n_processes};
-    }
-    devices[0] = devices[fit_choose(
-        policy, fits, n_devices, gpu ? wanted_gpu_bytes(fleet, wish) : wanted_bytes(fleet, wish))];
+    for (size_t i = 0; i < n_devices; i++)
+        fits[i] = gpu ? read_gpu(fleet, devices[i], wish->but_id)
+                      : read_node(fleet, devices[i], wish->but_id);
+    devices[0] = devices[fit_choose(policy, fits, n_devices, wanted_bytes(fleet, wish, gpu))];
     return 1;
 }
 
-static bool is_allocating(const struct slot *slot, const char *device, int64_t now_ns)
+/* --- the check of a wake --- */
+
+static bool is_of_any(const pb_replica *row, const pb_deployment *const *deployments, size_t n)
 {
-    const pb_memory *memory = memory_row(slot, device);
-    bool loads = !slot->status || (int)slot->status->state == WORKER_LOADING;
-    return slot->process_state == PROCESS_RUNNING && slot_is_on(slot, device) && loads &&
-           !(memory && memory->after_bytes) && now_ns - slot->started_ns < allocation_timeout_ns;
+    for (size_t i = 0; row && i < n; i++)
+        if (pb_replica_is_of(row, deployments[i]))
+            return true;
+    return false;
 }
 
-bool device_room_is_being_taken(struct fleet *fleet, const char *replica_id)
+static bool is_to_wake(const struct slot *slot, const pb_replica *row)
 {
-    const pb_replica *row = catalog_replica(fleet->context->catalog, replica_id);
-    const pb_group *group = row ? catalog_group(fleet->context->catalog, row->device_group) : NULL;
-    int64_t now_ns = fleet_now_ns(fleet);
-    size_t cursor = 0;
-    const struct slot *slot;
-    while (group && (slot = fleet_next(fleet, &cursor)))
-        for (size_t i = 0; i < group->n_devices; i++)
-            if (strcmp(slot->id, replica_id) != 0 && is_gpu(group->devices[i]) &&
-                is_allocating(slot, group->devices[i], now_ns))
-                return true;
-    return false;
+    bool serves = slot && slot_runs(slot) && !slot_is_parked_worker(slot);
+    return slot && !serves && !row->retiring && (int)row->state != REPLICA_STOPPED;
+}
+
+/* GPU memory that replicas to wake will take on a device. The last deployment counts with its
+ * replicas among the first `n_rows` rows, whose GPUs are chosen. An earlier check has chosen the
+ * other GPUs. */
+static uint64_t waking_bytes(const struct fleet *fleet, const pb_deployment *const *deployments,
+                             size_t n, size_t n_rows, const char *device)
+{
+    const struct catalog *catalog = fleet->context->catalog;
+    uint64_t n_bytes = 0;
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(fleet, row->id);
+        if (is_to_wake(slot, row) && strcmp(slot->wake_gpu, device) == 0 &&
+            is_of_any(row, deployments, i < n_rows ? n : n - 1))
+            n_bytes += estimate_gpu_bytes(fleet, row->id);
+    }
+    return n_bytes;
+}
+
+/* Places each replica of the last deployment on the GPU with the most room left. */
+static int place_on_gpus(const struct fleet *fleet, const pb_deployment *const *deployments,
+                         size_t n, const pb_group *group, struct error *err)
+{
+    const struct catalog *catalog = fleet->context->catalog;
+    const pb_deployment *last = deployments[n - 1];
+    char *usable[DEVICES_MAX], missing[32], left[32];
+    size_t n_usable = device_hold_choose(catalog, group, usable);
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        struct slot *slot = slot_find(fleet, row->id);
+        const char *best = NULL;
+        uint64_t most = 0, needed = estimate_gpu_bytes(fleet, row->id);
+        if (!is_to_wake(slot, row) || !pb_replica_is_of(row, last))
+            continue;
+        for (size_t d = 0; d < n_usable; d++) {
+            struct device_room room;
+            device_room_read(fleet, usable[d], NULL, &room);
+            uint64_t of_device =
+                bytes_less(room.available_bytes, waking_bytes(fleet, deployments, n, i, usable[d]));
+            if (!best || of_device > most) {
+                best = usable[d];
+                most = of_device;
+            }
+        }
+        if (best)
+            snprintf(slot->wake_gpu, sizeof(slot->wake_gpu), "%s", best);
+        if (needed <= most)
+            continue;
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s/%s takes %s of a GPU once woken, but %s has %s; unload another version "
+                  "there, or park it",
+                  last->model, last->version, format_bytes(needed, missing),
+                  n_usable == 1 ? usable[0] : group->name, format_bytes(most, left));
+        return error_reason(err, REASON_DEVICE_MEMORY);
+    }
+    return 0;
+}
+
+/* Host memory while the deployments serve: of the last one, and of all others. */
+struct awake {
+    const pb_deployment *const *deployments;
+    size_t n;
+    struct ledger_shares shares;
+    uint64_t others_bytes, last_bytes;
+};
+
+static void count_other(void *arg, const struct claim *claim)
+{
+    struct awake *awake = arg;
+    uint64_t n_bytes =
+        claim->planned_bytes > claim->held_bytes ? claim->planned_bytes : claim->held_bytes;
+    if (!is_of_any(claim->row, awake->deployments, awake->n))
+        awake->others_bytes += ledger_count_once(&awake->shares, claim->replica_id, n_bytes,
+                                                 claim->shared_bytes, claim->shared_id);
+}
+
+/* On GPUs the packed weights on the CPU count with the park copies. */
+static void count_awake(struct awake *awake, const struct slot *slot, const pb_replica *row)
+{
+    uint64_t serving = estimate_serving_bytes(slot);
+    uint64_t *sum = pb_replica_is_of(row, awake->deployments[awake->n - 1]) ? &awake->last_bytes
+                                                                            : &awake->others_bytes;
+    if (slot_is_on_gpus(slot))
+        *sum += bytes_less(serving, slot_parked_cpu_bytes(slot));
+    else
+        *sum += ledger_count_once(&awake->shares, slot->id, serving, slot->served.shared_bytes,
+                                  slot->served.shared_id);
+}
+
+int device_room_check_wake(const struct fleet *fleet, const pb_deployment *const *deployments,
+                           size_t n, struct error *err)
+{
+    const struct catalog *catalog = fleet->context->catalog;
+    const pb_deployment *last = deployments[n - 1];
+    const pb_group *group = catalog_group(catalog, last->device_group);
+    uint64_t total = fleet->context->settings->memory_budget.total_bytes;
+    struct awake awake = {.deployments = deployments, .n = n};
+    char missing[32], left[32];
+    if (group && group->n_devices && device_name_is_gpu(group->devices[0]) &&
+        place_on_gpus(fleet, deployments, n, group, err) != 0)
+        return err->status;
+    if (!total)
+        return 0;
+    ledger_each(fleet, &(struct ledger_query){0}, count_other, &awake);
+    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
+        const pb_replica *row = catalog_replica_at(catalog, i);
+        const struct slot *slot = slot_find(fleet, row->id);
+        if (slot && slot_runs(slot) && is_of_any(row, deployments, n))
+            count_awake(&awake, slot, row);
+    }
+    if (awake.others_bytes + awake.last_bytes <= total)
+        return 0;
+    error_set(err, STATUS_RESOURCE_EXHAUSTED,
+              "%s/%s takes %s once woken, but the manager's memory_budget leaves %s; unload "
+              "another version, or park it",
+              last->model, last->version, format_bytes(awake.last_bytes, missing),
+              format_bytes(bytes_less(total, awake.others_bytes), left));
+    return error_reason(err, REASON_DEVICE_MEMORY);
 }

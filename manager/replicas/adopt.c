@@ -48,18 +48,17 @@ static void on_found(void *arg, const struct process_found *found)
         process_fini(&process);
         return;
     }
+    enum slot_phase phase = row && (int)row->state == REPLICA_PARKED ? SLOT_PARKED : SLOT_SERVING;
     struct slot *slot = is_recorded(row, found) ? slot_ensure(supervisor->fleet, row->id) : NULL;
-    if (!slot || slot->process_state == PROCESS_RUNNING || slot_attach(slot, &process, &err) != 0) {
+    if (!slot || slot_runs(slot) || slot_attach(slot, &process, phase, &err) != 0) {
         log_warn(LOG_EVENT("killing a stray worker"), LOG_STR("replica", found->replica_id),
                  LOG_I64("pid", found->pid), LOG_U64("epoch", found->epoch));
         slot_add_ghost(row ? slot_ensure(supervisor->fleet, row->id) : NULL, &process);
         return;
     }
-    slot->adopted = true;
-    slot->is_parked_worker = (int)row->state == REPLICA_PARKED;
-    slot->ready_ns = (int)row->state == REPLICA_READY || slot->is_parked_worker
-                         ? fleet_now_ns(supervisor->fleet)
-                         : 0;
+    slot->run.adopted = true;
+    if ((int)row->state == REPLICA_READY || phase == SLOT_PARKED)
+        slot->run.ready_ns = fleet_now_ns(supervisor->fleet);
     supervisor->fleet->n_adopted++;
     log_info(LOG_EVENT("worker adopted"), LOG_STR("replica", slot->id), LOG_I64("pid", found->pid),
              LOG_U64("epoch", found->epoch));
@@ -78,7 +77,7 @@ static int64_t remaining_ns(const pb_replica *row)
 static void restore_slot(struct supervisor *supervisor, const pb_replica *row)
 {
     struct slot *slot = slot_ensure(supervisor->fleet, row->id);
-    if (!slot || slot->process_state == PROCESS_RUNNING)
+    if (!slot || slot_runs(slot))
         return;
     switch ((int)row->state) {
     case REPLICA_PENDING:
@@ -88,12 +87,12 @@ static void restore_slot(struct supervisor *supervisor, const pb_replica *row)
     case REPLICA_WARMING:
     case REPLICA_READY:
     case REPLICA_PARKED:
-        if (slot_read_exit(slot, row->epoch) && slot->permanent)
-            slot->process_state = PROCESS_EXITED;
+        if (slot_read_exit(slot, row->epoch) && slot->run.outlook == OUTLOOK_PERMANENT)
+            slot_move(slot, SLOT_EXITED);
         break;
     case REPLICA_DRAINING: /* the row's drain is over; only a device fault in the report counts */
         (void)slot_read_exit(slot, row->epoch);
-        slot->permanent = false;
+        slot->run.outlook = OUTLOOK_RETRY;
         break;
     default:
         break;

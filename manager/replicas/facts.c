@@ -45,7 +45,7 @@ static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
 static bool needs_no_device(const struct slot *slot)
 {
     return slot_is_to_park(slot) &&
-           (slot->is_parked_worker || weights_are_whole(slot->fleet->weights, slot->id));
+           (slot_is_parked_worker(slot) || weights_are_whole(slot->fleet->weights, slot->id));
 }
 
 static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now_ns,
@@ -67,35 +67,35 @@ static void fill_replica(struct fleet *fleet, const pb_replica *row, int64_t now
         out->parked = catalog_deployment_at(catalog, out->deployment)->parked;
     if (!slot)
         return;
-    out->process = slot->process_state;
-    out->worker = slot->status ? (enum worker_state)slot->status->state : WORKER_UNKNOWN;
+    out->process = slot_phase_process(slot->phase);
+    out->worker = slot->run.status ? (enum worker_state)slot->run.status->state : WORKER_UNKNOWN;
     out->busy = slot->busy || slot->hold_until_ns > now_ns;
-    out->is_parked_worker = slot->is_parked_worker;
-    out->fenced = slot->fenced;
-    out->refused = slot->refused;
-    out->permanent = slot->permanent;
-    out->held_back = slot->held_back;
-    out->drain_sent = slot->drain_sent;
-    out->can_wake = slot->link && !slot->wake_failed;
-    out->wake_sent = slot->wake_sent;
+    out->is_parked_worker = slot_is_parked_worker(slot);
+    out->fenced = slot->run.peer == PEER_FOREIGN;
+    out->refused = slot->run.peer == PEER_REFUSED;
+    out->permanent = slot->run.outlook == OUTLOOK_PERMANENT;
+    out->held_back = slot->run.outlook == OUTLOOK_HELD_BACK;
+    out->drain_sent = slot->run.drain_deadline_ns != 0;
+    out->can_wake = slot->run.link && slot->phase != SLOT_STUCK;
+    out->wake_sent = slot->phase == SLOT_WAKING;
     out->must_copy = park_copy_is_needed(slot);
-    out->copy_sent = slot->copy_sent;
+    out->copy_sent = slot->run.copy.asked;
     out->copy_at_ns = park_copy_at_ns(slot);
     out->lacks_room = park_copy_lacks_gpu(slot);
     /* another replica of the deployment may have a copy */
     out->copy_failed = out->must_copy && park_copy_has_failed(slot);
-    out->kill_sent = slot->kill_sent;
-    out->started_ns = slot->started_ns;
+    out->kill_sent = slot->run.killed_for != REASON_NONE;
+    out->started_ns = slot->run.started_ns;
     out->next_start_ns = slot->next_start_ns;
-    out->ready_ns = slot->ready_ns;
-    out->drain_deadline_ns = slot->drain_deadline_ns;
+    out->ready_ns = slot->run.ready_ns;
+    out->drain_deadline_ns = slot->run.drain_deadline_ns;
     out->deaths = slot->deaths;
-    out->failed_ns = slot->failed_ns;
-    out->leaving_ns = slot->leaving_ns;
+    out->failed_ns = slot->run.health.failed_ns;
+    out->leaving_ns = slot->run.health.leaving_ns;
     out->grace_ns = (int64_t)fleet->context->settings->drain_grace_ms * NS_PER_MS;
     out->progress_ns = slot_progress_ns(slot);
     out->ghost = slot_has_ghost(slot);
-    out->fault_ns = slot->fault_ns;
+    out->fault_ns = slot->run.health.fault_ns;
     out->blocked = is_blocked(catalog, row) && !needs_no_device(slot);
     out->blocked_recorded = reason_is(row->reason, REASON_DEVICE_QUARANTINED);
     out->evacuate = slot_is_quarantined(slot);

@@ -10,7 +10,7 @@
 #include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/capacity/device_room.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/ledger.h"
 #include "manager/devices/device_hold.h"
 #include "manager/host/cpu_share.h"
 #include "manager/host/model_path.h"
@@ -139,7 +139,9 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
     if (!config)
         return error_no_memory(err);
     char model_path[4096], draft_path[4096];
-    struct memory_promises promises = memory_promises(fleet, replica_id);
+    struct ledger_sum others = ledger_sum(fleet, &(struct ledger_query){.but_id = replica_id});
+    struct ledger_sum siblings =
+        ledger_sum(fleet, &(struct ledger_query){.but_id = replica_id, .of = deployment});
     model_path_absolute(fleet->context->settings->model_root, version->path, model_path,
                         sizeof(model_path));
     model_path_absolute(fleet->context->settings->model_root, config->draft_model, draft_path,
@@ -176,15 +178,15 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
         .pp = deployment->pp,
         .config = config,
         .cpus = strbuf_str(&cpus_text),
-        .promised_bytes = promises.n_bytes,
-        .limit_bytes = memory_left_in_budget(fleet, replica_id, usable, n_usable),
-        .gpu_promised_bytes = room.promised_bytes,
-        .gpu_held_bytes = room.held_bytes,
+        .promised_bytes = others.promised_bytes,
+        .limit_bytes = device_room_in_budget(fleet, replica_id, usable, n_usable),
+        .gpu_promised_bytes = room.claims.taken_bytes,
+        .gpu_held_bytes = room.claims.held_bytes,
         .shared = n_packed_fds && !device_name_is_gpu(group->devices[0]) &&
-                  promises.n_unsized == promises.n_unsized_same,
+                  others.n_unsized == siblings.n_unsized,
     };
     pb_launch *launch = MESSAGE_NEW(pb_launch, sluice__worker__v1__launch__descriptor);
-    if (!launch || strbuf_failed(&cpus_text) || !fill_plan(launch, &plan, promises.n_unsized + 1) ||
+    if (!launch || strbuf_failed(&cpus_text) || !fill_plan(launch, &plan, others.n_unsized + 1) ||
         !fill_replica(launch, fleet->context->settings, replica) ||
         !set_packed(launch, n_packed_fds))
         rc = error_no_memory(err);

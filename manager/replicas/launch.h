@@ -33,7 +33,7 @@ struct launch_plan {
     const char *cpus;        /* CPUs of the worker alone; empty: none */
     uint64_t promised_bytes; /* free host memory that belongs to other replicas */
     uint64_t limit_bytes;    /* limit of the host memory; 0: no limit */
-    uint64_t gpu_promised_bytes, gpu_held_bytes; /* device_room.h, of the GPU */
+    uint64_t gpu_promised_bytes, gpu_held_bytes; /* ledger.h: taken and held on the GPU */
     bool shared;                                 /* replicas share one copy of the weights */
     bool held;                                   /* the shared copy is already in memory */
 };

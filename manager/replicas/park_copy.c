@@ -10,7 +10,8 @@
 #include "base/seeded_bug.h"
 #include "manager/base/context.h"
 #include "manager/capacity/device_room.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/estimate.h"
+#include "manager/capacity/ledger.h"
 #include "manager/devices/device_hold.h"
 #include "manager/replicas/supervisor.h"
 #include "manager/slots/fleet.h"
@@ -29,33 +30,26 @@ enum { MAX_RETRY_DOUBLINGS = 6 };
  * fail too. */
 enum { MAX_COPIES = 5, MAX_TRIES = 600 };
 
-static const pb_deployment *deployment_of(const struct slot *slot)
-{
-    const struct catalog *catalog = slot->fleet->context->catalog;
-    const pb_replica *row = catalog_replica(catalog, slot->id);
-    return row ? catalog_deployment(catalog, row->model, row->version, row->device_group) : NULL;
-}
-
 bool park_copy_is_needed(const struct slot *slot)
 {
-    return slot->process_state == PROCESS_RUNNING && slot->link && !slot->is_parked_worker &&
+    return slot_runs(slot) && slot->run.link && !slot_is_parked_worker(slot) &&
            slot_is_to_park(slot) && !seeded_bug("I2_parks_what_is_not_kept") &&
            !weights_are_whole(slot->fleet->weights, slot->id);
 }
 
 bool park_copy_has_failed(const struct slot *slot)
 {
-    const pb_deployment *deployment = slot->copy_failed ? deployment_of(slot) : NULL;
+    const pb_deployment *deployment = slot->copy_failed ? slot_deployment(slot) : NULL;
     return deployment && deployment->parked && deployment->generation == slot->copy_failed &&
-           fleet_now_ns(slot->fleet) < slot->copy_at_ns;
+           fleet_now_ns(slot->fleet) < slot->run.copy.at_ns;
 }
 
 /* True where the replica is to serve and its process does not yet report READY. */
 static bool is_about_to_serve(struct fleet *fleet, const pb_replica *row)
 {
     const struct slot *slot = slot_find(fleet, row->id);
-    bool serves = slot && slot->process_state == PROCESS_RUNNING && slot->status &&
-                  (int)slot->status->state == WORKER_READY;
+    bool serves =
+        slot && slot_runs(slot) && slot->run.status && (int)slot->run.status->state == WORKER_READY;
     return !row->retiring && (int)row->state != REPLICA_STOPPED &&
            (int)row->state != REPLICA_FAILED && !serves;
 }
@@ -109,7 +103,7 @@ static enum wait_for waits_for(const struct slot *slot)
         struct device_room room;
         device_room_read(fleet, usable[i], slot->id, &room);
         if (room.is_there &&
-            room.available_bytes + room.ended_bytes >= device_room_of_gpu(fleet, slot->id))
+            room.available_bytes + room.ended_bytes >= estimate_gpu_bytes(fleet, slot->id))
             return WAIT_NONE;
     }
     return WAIT_ROOM;
@@ -123,7 +117,7 @@ bool park_copy_waits_for_gpu(const struct slot *slot)
 bool park_copy_sleeps(const struct slot *slot)
 {
     const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
-    const pb_deployment *deployment = deployment_of(slot);
+    const pb_deployment *deployment = slot_deployment(slot);
     return row && (int)row->state == REPLICA_PENDING && deployment && deployment->parked &&
            (!slot_is_on_gpus(slot) || weights_are_whole(slot->fleet->weights, slot->id) ||
             park_copy_waits_for_gpu(slot));
@@ -132,7 +126,7 @@ bool park_copy_sleeps(const struct slot *slot)
 bool park_copy_lacks_gpu(const struct slot *slot)
 {
     const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
-    return row && slot->process_state == PROCESS_NONE && !slot->busy && !row->retiring &&
+    return row && slot->phase == SLOT_EMPTY && !slot->busy && !row->retiring &&
            ((int)row->state == REPLICA_PENDING || (int)row->state == REPLICA_PARKED) &&
            fleet_is_settled(slot->fleet) && /* a parked worker may not have reported its weights
                                              * yet */
@@ -141,20 +135,21 @@ bool park_copy_lacks_gpu(const struct slot *slot)
 
 int64_t park_copy_at_ns(const struct slot *slot)
 {
-    const pb_deployment *deployment = slot->copy_failed ? deployment_of(slot) : NULL;
-    return deployment && deployment->generation != slot->copy_failed ? 0 : slot->copy_at_ns;
+    const pb_deployment *deployment = slot->copy_failed ? slot_deployment(slot) : NULL;
+    return deployment && deployment->generation != slot->copy_failed ? 0 : slot->run.copy.at_ns;
 }
 
 static void fail_copy(struct slot *slot, const struct error *why)
 {
-    const pb_deployment *deployment = deployment_of(slot);
+    const pb_deployment *deployment = slot_deployment(slot);
+    struct slot_copy *copy = &slot->run.copy;
     log_warn(LOG_EVENT("park copy failed"), LOG_STR("replica", slot->id),
              LOG_STR("reason", error_reason_name(why)), LOG_STR("message", why->message));
-    slot->copy_at_ns = fleet_now_ns(slot->fleet) + (retry_ns << slot->n_copy_failures);
-    slot->n_copy_failures += slot->n_copy_failures < MAX_RETRY_DOUBLINGS;
+    copy->at_ns = fleet_now_ns(slot->fleet) + (retry_ns << copy->n_failures);
+    copy->n_failures += copy->n_failures < MAX_RETRY_DOUBLINGS;
     slot->copy_failed = deployment ? deployment->generation : 0;
     slot->copy_error = *why;
-    slot->n_copies = slot->n_copy_waits = 0; /* the next command to park starts from zero */
+    copy->n_done = copy->n_waits = 0; /* the next command to park starts from zero */
 }
 
 /* Weights on a CPU need no copy. The manager opens the worker's memory again, since descriptors
@@ -163,8 +158,8 @@ static void take_over(struct slot *slot)
 {
     struct weights *weights = slot->fleet->weights;
     struct error err;
-    if (slot->status)
-        (void)weights_on_status(weights, slot->id, slot->process.pid, slot->status);
+    if (slot->run.status)
+        (void)weights_on_status(weights, slot->id, slot->run.process.pid, slot->run.status);
     if (!weights_are_whole(weights, slot->id)) {
         error_set(&err, STATUS_INTERNAL,
                   "the manager could not open the memory with the packed weights of %s; the limit "
@@ -179,30 +174,32 @@ static void take_over(struct slot *slot)
 void park_copy_start(struct slot *slot)
 {
     struct fleet *fleet = slot->fleet;
-    struct memory_promises promises = memory_promises(fleet, NULL);
     struct error err;
+    struct slot_copy *copy = &slot->run.copy;
     slot->copy_failed = 0;
     if (!slot_is_on_gpus(slot)) {
         take_over(slot);
         return;
     }
-    slot->copy_base_bytes = process_resident_bytes(slot->process.pid);
-    slot->copy_sent = worker_link_keep(slot->link, promises.n_bytes,
-                                       memory_left_in_budget(fleet, NULL, NULL, 0), &err) == 0;
-    if (!slot->copy_sent)
-        slot->copy_at_ns = fleet_now_ns(fleet) + ask_interval_ns;
+    copy->base_bytes = process_resident_bytes(slot->run.process.pid);
+    uint64_t promised = ledger_sum(fleet, &(struct ledger_query){0}).promised_bytes;
+    copy->asked = worker_link_keep(slot->run.link, promised,
+                                   device_room_in_budget(fleet, NULL, NULL, 0), &err) == 0;
+    if (!copy->asked)
+        copy->at_ns = fleet_now_ns(fleet) + ask_interval_ns;
 }
 
 void park_copy_on_answer(struct slot *slot, const struct error *status)
 {
     struct error err = *status;
-    slot->copy_sent = false;
-    slot->copy_at_ns = fleet_now_ns(slot->fleet) + ask_interval_ns;
+    struct slot_copy *copy = &slot->run.copy;
+    copy->asked = false;
+    copy->at_ns = fleet_now_ns(slot->fleet) + ask_interval_ns;
     bool again = err.status == STATUS_UNAVAILABLE || err.status == STATUS_CANCELLED;
-    if (again && ++slot->n_copy_waits > MAX_TRIES)
+    if (again && ++copy->n_waits > MAX_TRIES)
         error_set(&err, STATUS_INTERNAL, "the worker did not come to keep its weights: %s",
                   status->message);
-    if (!status->status && ++slot->n_copies > MAX_COPIES)
+    if (!status->status && ++copy->n_done > MAX_COPIES)
         error_set(&err, STATUS_INTERNAL,
                   "the worker keeps its weights, but they cannot be taken over");
     if (err.status && !err.reason)
@@ -232,7 +229,8 @@ bool park_copy_is_possible(struct fleet *fleet, const pb_deployment *deployment)
     size_t cursor = 0;
     const struct slot *slot;
     while ((slot = fleet_next(fleet, &cursor)))
-        if (slot->copy_failed && now_ns < slot->copy_at_ns && deployment_of(slot) == deployment)
+        if (slot->copy_failed && now_ns < slot->run.copy.at_ns &&
+            slot_deployment(slot) == deployment)
             return false;
     return true;
 }

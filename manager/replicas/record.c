@@ -28,10 +28,9 @@ struct pending_record {
     uint64_t start_ticks;
     int64_t wait_ns; /* RETRY: wait until the next start */
     char numerics_id[256];
-    const char *stage;              /* RETRY, FAIL: how far the process was; static */
-    pb_error *last_error;           /* owned */
-    uint64_t host_bytes, gpu_bytes; /* STATE: planned memory; 0: not reported */
-    char gpu[24];
+    const char *stage;         /* RETRY, FAIL: how far the process was; static */
+    pb_error *last_error;      /* owned */
+    struct slot_served served; /* STATE, DRAIN: planned memory */
 };
 
 static const char *const event_types[] = {
@@ -112,15 +111,16 @@ static const char *event_type(const struct record *record)
  * parked reads this value. */
 static bool set_served(pb_replica *row, const struct pending_record *pending)
 {
-    if (!pending->host_bytes && !pending->gpu_bytes)
+    const struct slot_gpus *gpus = &pending->served.gpus;
+    if (!pending->served.host_bytes && !gpus->n)
         return true;
     if (!row->served)
         row->served = MESSAGE_NEW(pb_footprint, sluice__manager__v1__replica_footprint__descriptor);
     if (!row->served)
         return false;
-    row->served->host_bytes = pending->host_bytes;
-    row->served->gpu_bytes = pending->gpu_bytes;
-    return message_set(&row->served->gpu, pending->gpu);
+    row->served->host_bytes = pending->served.host_bytes;
+    row->served->gpu_bytes = gpus->n ? gpus->gpus[0].n_bytes : 0;
+    return message_set(&row->served->gpu, gpus->n ? gpus->gpus[0].name : "");
 }
 
 static bool set_state(pb_replica *row, enum replica_state state, enum reason reason)
@@ -283,16 +283,14 @@ int record_submit(struct slot *slot, const struct record *record, struct error *
     memcpy(pending->id, slot->id, sizeof(pending->id));
     pending->stage = slot_stage(slot);
     pending->wait_ns = record->at_ns - fleet_now_ns(slot->fleet);
-    if (slot->process.pidfd >= 0) {
-        pending->pid = (uint32_t)slot->process.pid;
-        pending->start_ticks = slot->process.start_ticks;
+    if (slot->run.process.pidfd >= 0) {
+        pending->pid = (uint32_t)slot->run.process.pid;
+        pending->start_ticks = slot->run.process.start_ticks;
     }
-    if (slot->status)
+    if (slot->run.status)
         snprintf(pending->numerics_id, sizeof(pending->numerics_id), "%s",
-                 slot->status->numerics_id);
-    pending->host_bytes = slot->served_bytes;
-    pending->gpu_bytes = slot->gpu_bytes;
-    snprintf(pending->gpu, sizeof(pending->gpu), "%s", slot->gpu);
+                 slot->run.status->numerics_id);
+    pending->served = slot->served;
     if (slot->last_error.status &&
         !(pending->last_error = (pb_error *)message_from_error(&slot->last_error))) {
         free(pending);

@@ -15,24 +15,23 @@ bool replica_view_take(const struct fleet *fleet, const char *replica_id,
     if (!slot)
         return false;
     *out_view = (struct replica_view){
-        .status = slot->process_state == PROCESS_RUNNING ? slot->status : NULL,
-        .status_ns = slot->heard_ns,
-        .resident_bytes =
-            slot->process_state == PROCESS_RUNNING ? process_resident_bytes(slot->process.pid) : 0,
-        .drained_bytes = slot->drained_bytes,
-        .drained_shared_bytes = slot->drained_shared_bytes,
-        .drained_shared_id = slot->drained_shared_id,
-        .gpu = slot->gpu,
+        .status = slot_runs(slot) ? slot->run.status : NULL,
+        .status_ns = slot->run.health.heard_ns,
+        .resident_bytes = slot_runs(slot) ? process_resident_bytes(slot->run.process.pid) : 0,
+        .drained_bytes = slot->drained.bytes,
+        .drained_shared_bytes = slot->drained.shared_bytes,
+        .drained_shared_id = slot->drained.shared_id,
+        .gpu = slot->served.gpus.n ? slot->served.gpus.gpus[0].name : "",
         .gpu_bytes = slot_gpu_held_bytes(slot),
-        .drained_gpu_bytes = slot->drained_gpu_bytes,
+        .drained_gpu_bytes = slot->drained.gpu_bytes,
         .lingering_bytes = slot_lingering_bytes(slot),
-        .drained_pid = slot->drained_pid,
+        .drained_pid = slot->drained.pid,
         .ended_unix_ns = slot->ended_unix_ns,
         .sleeps = park_copy_sleeps(slot),
-        .drained_inodes = slot->drained_inodes,
-        .n_drained_inodes = slot->n_drained_inodes,
-        .n_finished = slot->n_finished,
-        .n_ended = slot->n_ended,
+        .drained_inodes = slot->drained.inodes,
+        .n_drained_inodes = slot->drained.n_inodes,
+        .n_finished = slot->drained.n_finished,
+        .n_ended = slot->drained.n_ended,
         .last_error = slot->last_error.status ? &slot->last_error : NULL,
     };
     out_view->shared_bytes = slot_shared_bytes(slot, &out_view->shared_id);
@@ -49,11 +48,11 @@ int64_t replica_idle_ns(struct fleet *fleet, const pb_deployment *deployment)
         if (!pb_replica_is_of(row, deployment) || (int)row->state == REPLICA_STOPPED)
             continue;
         bool parked = (int)row->state == REPLICA_PARKED;
-        if (!slot || !slot->settled || slot->busy || slot->has_requests ||
+        if (!slot || !slot->settled || slot->busy || slot->run.activity.has_requests ||
             ((int)row->state != REPLICA_READY && !parked))
             return -1;
-        if (slot->active_ns > last_ns)
-            last_ns = slot->active_ns;
+        if (slot->run.activity.active_ns > last_ns)
+            last_ns = slot->run.activity.active_ns;
     }
     return last_ns ? now_ns - last_ns : -1;
 }
@@ -70,7 +69,7 @@ bool replica_makes_room(const struct fleet *fleet, const char *replica_id)
             concerned |= strcmp(operation->replica_ids[j], replica_id) == 0;
         for (size_t j = 0; concerned && j < operation->n_evicted_replica_ids; j++) {
             const struct slot *slot = slot_find(fleet, operation->evicted_replica_ids[j]);
-            if (slot && slot->process_state == PROCESS_RUNNING)
+            if (slot && slot_runs(slot))
                 return true;
         }
     }

@@ -37,7 +37,7 @@ static void slot_path(const struct slot *slot, const char *name, char out_path[P
 static bool same_process(const struct slot *slot, const pb_replica *row, const pb_status *status)
 {
     return row && status->epoch == row->epoch && strcmp(status->replica_id, slot->id) == 0 &&
-           (slot->process.pidfd < 0 || (pid_t)status->pid == slot->process.pid);
+           (slot->run.process.pidfd < 0 || (pid_t)status->pid == slot->run.process.pid);
 }
 
 /* True for a load error that a retry would meet again. */
@@ -63,31 +63,32 @@ static void note_progress(struct slot *slot, const pb_status *status)
 {
     const Sluice__Worker__V1__Load *load = status->load;
     int64_t now_ns = fleet_now_ns(slot->fleet);
-    slot->heard_ns = now_ns;
-    if (!load || load->progress != slot->progress || load->n_ready == 0 || !slot->moved_ns)
-        slot->moved_ns = now_ns;
+    struct slot_health *health = &slot->run.health;
+    health->heard_ns = now_ns;
+    if (!load || load->progress != health->progress || load->n_ready == 0 || !health->moved_ns)
+        health->moved_ns = now_ns;
     /* A device fault is dropped once the worker makes progress, as a process on a failed device
      * makes none. Steps that were queued before the fault may still finish. Half of the fault
      * grace is left for them. */
-    if (slot->fault_ns && load && load->n_ready && load->progress != slot->progress &&
-        now_ns - slot->fault_ns > slot->fleet->supervisor->config.fault_grace_ns / 2)
-        slot->fault_ns = 0;
-    slot->progress = load ? load->progress : 0;
-    if ((int)status->state != WORKER_DRAINING || slot->drain_sent)
-        slot->leaving_ns = 0;
-    else if (!slot->leaving_ns)
-        slot->leaving_ns = now_ns;
+    if (health->fault_ns && load && load->n_ready && load->progress != health->progress &&
+        now_ns - health->fault_ns > slot->fleet->supervisor->config.fault_grace_ns / 2)
+        health->fault_ns = 0;
+    health->progress = load ? load->progress : 0;
+    if ((int)status->state != WORKER_DRAINING || slot->run.drain_deadline_ns)
+        health->leaving_ns = 0;
+    else if (!health->leaving_ns)
+        health->leaving_ns = now_ns;
     if ((int)status->state != WORKER_FAILED)
-        slot->failed_ns = 0;
-    else if (!slot->failed_ns)
-        slot->failed_ns = now_ns;
+        health->failed_ns = 0;
+    else if (!health->failed_ns)
+        health->failed_ns = now_ns;
 }
 
 /* Passes the status to weights_on_status(): once when packed memory appears, and once when it is
  * sealed or the load is over. True where waiting replicas may start. */
 static bool report_weights(struct slot *slot)
 {
-    const pb_status *status = slot->status;
+    const pb_status *status = slot->run.status;
     bool sealed = (int)status->state != WORKER_LOADING;
     if (status->n_packed && !sealed) {
         sealed = true;
@@ -95,37 +96,62 @@ static bool report_weights(struct slot *slot)
             sealed &= status->packed[i]->sealed;
     }
     /* A park copy appears only on request, long after the load. */
-    slot->packed_reported &= status->n_packed > 0;
-    bool again = status->n_packed && !slot->packed_reported;
-    if ((slot->sealed_reported && !again) || (slot->packed_reported && !sealed) ||
+    slot->run.packed_reported &= status->n_packed > 0;
+    bool again = status->n_packed && !slot->run.packed_reported;
+    if ((slot->run.sealed_reported && !again) || (slot->run.packed_reported && !sealed) ||
         (!status->n_packed && !sealed))
         return false;
-    slot->packed_reported = status->n_packed > 0;
-    slot->sealed_reported = sealed;
-    return weights_on_status(slot->fleet->weights, slot->id, slot->process.pid, status);
+    slot->run.packed_reported = status->n_packed > 0;
+    slot->run.sealed_reported = sealed;
+    return weights_on_status(slot->fleet->weights, slot->id, slot->run.process.pid, status);
 }
 
 /* Short requests come and go between two statuses. The worker's counter shows them. */
 static void note_activity(struct slot *slot, const pb_status *status)
 {
     const Sluice__Worker__V1__Load *load = status->load;
+    struct slot_activity *activity = &slot->run.activity;
     uint64_t n_accepted = status->counters ? status->counters->n_accepted_requests : 0;
-    slot->has_requests = load && (load->n_running || load->n_queued || load->n_paused);
-    if (slot->has_requests || !slot->active_ns || n_accepted != slot->n_accepted ||
+    activity->has_requests = load && (load->n_running || load->n_queued || load->n_paused);
+    if (activity->has_requests || !activity->active_ns || n_accepted != activity->n_accepted ||
         (int)status->state == WORKER_LOADING || (int)status->state == WORKER_WARMING)
-        slot->active_ns = fleet_now_ns(slot->fleet);
-    slot->n_accepted = n_accepted;
+        activity->active_ns = fleet_now_ns(slot->fleet);
+    activity->n_accepted = n_accepted;
 }
 
-/* Saves the GPU and its planned memory for the time after the process has ended. */
-static void note_gpu(struct slot *slot, const pb_status *status)
+/* Follows the kind of worker that the status shows. A parked worker also loads, with its weights
+ * alone. A worker may wake though its answer to Wake was lost. */
+static void follow_worker(struct slot *slot, const pb_status *status)
 {
-    for (size_t i = 0; i < status->n_memory; i++) {
-        const pb_memory *memory = status->memory[i];
-        if (!device_name_is_gpu(memory->device) || !memory->expected_bytes)
-            continue;
-        snprintf(slot->gpu, sizeof(slot->gpu), "%s", memory->device);
-        slot->gpu_bytes = memory->expected_bytes;
+    int state = (int)status->state;
+    bool serves = state == WORKER_WARMING || state == WORKER_READY;
+    switch (slot->phase) {
+    case SLOT_SERVING:
+        if (state == WORKER_PARKED)
+            slot_move(slot, SLOT_PARKED);
+        break;
+    case SLOT_PARKED:
+        if (serves)
+            slot_move(slot, SLOT_SERVING);
+        break;
+    case SLOT_STUCK:
+        if (serves || state == WORKER_LOADING)
+            slot_move(slot, SLOT_SERVING);
+        break;
+    case SLOT_WAKING:
+        if (state != WORKER_PARKED && slot_status_has_size(status))
+            slot_move(slot, SLOT_SERVING);
+        break;
+    case SLOT_DRAINING:
+        if (state == WORKER_PARKED)
+            slot_move(slot, SLOT_PARKED_DRAINING);
+        break;
+    case SLOT_PARKED_DRAINING:
+        if (serves)
+            slot_move(slot, SLOT_DRAINING);
+        break;
+    default:
+        break;
     }
 }
 
@@ -133,7 +159,7 @@ static void note_gpu(struct slot *slot, const pb_status *status)
  * its weights alone. A draining worker has reported its plan before. */
 static bool is_serving(const struct slot *slot, const pb_status *status)
 {
-    return !slot->is_parked_worker && (int)status->state != WORKER_PARKED &&
+    return !slot_is_parked_worker(slot) && (int)status->state != WORKER_PARKED &&
            (int)status->state != WORKER_DRAINING;
 }
 
@@ -141,7 +167,7 @@ static bool take_reported_weights(struct slot *slot)
 {
     if (!report_weights(slot))
         return false;
-    slot->n_copies = slot->n_copy_waits = slot->n_copy_failures = 0;
+    slot->run.copy.n_done = slot->run.copy.n_waits = slot->run.copy.n_failures = 0;
     return true;
 }
 
@@ -151,46 +177,48 @@ static void on_status(void *arg, const pb_status *status)
     struct fleet *fleet = slot->fleet;
     const pb_replica *row = catalog_replica(fleet->context->catalog, slot->id);
     if (!same_process(slot, row, status)) {
-        if (!slot->fenced)
+        if (slot->run.peer == PEER_OWN)
             log_warn(LOG_EVENT("another worker answers on the socket"),
                      LOG_STR("replica", slot->id), LOG_U64("epoch", status->epoch),
                      LOG_U64("pid", status->pid));
-        slot->fenced = true;
+        slot->run.peer = PEER_FOREIGN;
         supervisor_kick(slot->fleet->supervisor);
         return;
     }
     note_progress(slot, status);
     note_activity(slot, status);
-    bool changed = !slot->status || slot->status->state != status->state || !slot->settled;
+    bool changed = !slot->run.status || slot->run.status->state != status->state || !slot->settled;
+    struct slot_gpus gpus;
     pb_status *copy = MESSAGE_COPY(pb_status, status);
     if (!copy)
         return;
     slot_set_status(slot, copy);
-    note_gpu(slot, status);
+    follow_worker(slot, status);
+    slot_read_gpus(slot, false, &gpus);
+    if (gpus.n)
+        slot->served.gpus = gpus;
     if (is_serving(slot, status) && slot_status_has_size(status)) {
-        slot->served_bytes = slot_planned_bytes(slot);
-        slot->served_before = false;
+        slot->served.host_bytes = slot_planned_bytes(slot);
+        slot->served.by_earlier = false;
     }
     slot_note_shared(slot);
     slot->settled = true;
-    slot->is_parked_worker |= (int)status->state == WORKER_PARKED && !slot->wake_sent;
-    if ((int)status->state == WORKER_WARMING || (int)status->state == WORKER_READY ||
-        ((int)status->state == WORKER_LOADING && slot->wake_failed))
-        slot->is_parked_worker = false; /* the worker woke, though its answer to Wake was lost */
-    if (slot->adopted && *status->cpus) {
+    if (slot->run.adopted && *status->cpus) {
         struct error why;
-        (void)cpus_parse("cpus", status->cpus, &slot->cpus, &why);
+        (void)cpus_parse("cpus", status->cpus, &slot->run.cpus, &why);
     }
-    bool woken = slot->wake_sent && (int)status->state == WORKER_PARKED; /* LOADING will follow */
-    if (slot->sizing_until_ns && !woken &&
+    bool woken =
+        slot->phase == SLOT_WAKING && (int)status->state == WORKER_PARKED; /* LOADING will follow */
+    if (slot->run.sizing_until_ns && !woken &&
         (slot_status_has_size(status) || (int)status->state != WORKER_LOADING)) {
-        slot->sizing_until_ns = 0;
+        slot->run.sizing_until_ns = 0;
         changed = true;
     }
     changed |= take_reported_weights(slot);
     if (status->error) {
         message_to_error(&status->error->base, &slot->last_error);
-        slot->permanent = is_permanent(slot->last_error.status);
+        slot->run.outlook =
+            is_permanent(slot->last_error.status) ? OUTLOOK_PERMANENT : OUTLOOK_RETRY;
     }
     change_hub_notify(&fleet->context->progress, slot->id);
     if (changed)
@@ -202,12 +230,12 @@ static void on_shutdown(void *arg, const Sluice__Worker__V1__ShutdownResponse *r
 {
     struct slot *slot = arg;
     if (response) {
-        slot->n_finished = response->n_finished;
-        slot->n_ended = response->n_ended;
-    } else if (slot->process_state == PROCESS_RUNNING && status->status != STATUS_CANCELLED) {
+        slot->drained.n_finished = response->n_finished;
+        slot->drained.n_ended = response->n_ended;
+    } else if (slot_runs(slot) && status->status != STATUS_CANCELLED) {
         log_warn(LOG_EVENT("worker did not answer Shutdown"), LOG_STR("replica", slot->id),
                  LOG_STR("why", status->message));
-        process_signal(&slot->process, SIGTERM);
+        process_signal(&slot->run.process, SIGTERM);
     }
 }
 
@@ -217,10 +245,11 @@ static void on_refused(void *arg, const struct error *why)
 {
     struct slot *slot = arg;
     log_warn(LOG_EVENT("worker has another protocol version"), LOG_STR("replica", slot->id),
-             LOG_I64("pid", slot->process.pid), LOG_STR("why", why->message));
+             LOG_I64("pid", slot->run.process.pid), LOG_STR("why", why->message));
     slot->last_error = *why;
-    slot->permanent = !slot->adopted;
-    slot->refused = slot->settled = true;
+    slot->run.outlook = slot->run.adopted ? OUTLOOK_RETRY : OUTLOOK_PERMANENT;
+    slot->run.peer = PEER_REFUSED;
+    slot->settled = true;
     supervisor_kick(slot->fleet->supervisor);
 }
 
@@ -234,11 +263,9 @@ static void on_wake(void *arg, const struct error *status)
     if (!status->status || status->reason == REASON_NOT_PARKED)
         return;
     log_info(LOG_EVENT("wake in place not possible"), LOG_STR("replica", slot->id),
-             LOG_I64("pid", slot->process.pid), LOG_STR("why", status->message));
-    slot->wake_sent = false;
-    slot->wake_failed = true;
-    slot->is_parked_worker = slot->status && (int)slot->status->state == WORKER_PARKED;
-    slot->sizing_until_ns = 0;
+             LOG_I64("pid", slot->run.process.pid), LOG_STR("why", status->message));
+    slot_give_up_wake(slot);
+    slot->run.sizing_until_ns = 0;
     supervisor_kick(slot->fleet->supervisor);
 }
 
@@ -246,8 +273,9 @@ static void on_copy_answer(void *arg, const struct error *status)
 {
     struct slot *slot = arg;
     /* The copy may not be taken over yet, or may have been dropped since. */
-    slot->packed_reported &= status->status != 0;
-    if (!status->status && slot->status && slot->status->n_packed && take_reported_weights(slot))
+    slot->run.packed_reported &= status->status != 0;
+    if (!status->status && slot->run.status && slot->run.status->n_packed &&
+        take_reported_weights(slot))
         change_hub_notify(&slot->fleet->context->changes, NULL);
     park_copy_on_answer(slot, status);
 }
@@ -269,10 +297,10 @@ static void first_device(const struct slot *slot, char *out, size_t n_bytes)
     const struct catalog *catalog = slot->fleet->context->catalog;
     const pb_replica *row = catalog_replica(catalog, slot->id);
     const pb_group *group = row ? catalog_group(catalog, row->device_group) : NULL;
-    if (slot->devices && *slot->devices)
-        snprintf(out, n_bytes, "%.*s", (int)strcspn(slot->devices, ","), slot->devices);
-    else if (*slot->gpu)
-        snprintf(out, n_bytes, "%s", slot->gpu);
+    if (slot->run.devices && *slot->run.devices)
+        snprintf(out, n_bytes, "%.*s", (int)strcspn(slot->run.devices, ","), slot->run.devices);
+    else if (slot->served.gpus.n)
+        snprintf(out, n_bytes, "%s", slot->served.gpus.gpus[0].name);
     else
         snprintf(out, n_bytes, "%s", group && group->n_devices ? group->devices[0] : "");
 }
@@ -285,7 +313,7 @@ static void clear_suspicion(struct fleet *fleet, const struct slot *blamed, cons
     struct slot *slot;
     while ((slot = fleet_next(fleet, &cursor)))
         if (slot != blamed && slot_is_on(slot, device))
-            slot->fault_ns = 0;
+            slot->run.health.fault_ns = 0;
 }
 
 /* `device`: the device that the report names, or empty. */
@@ -313,21 +341,23 @@ bool slot_read_exit(struct slot *slot, uint64_t epoch)
     if (!report)
         return false;
     bool found = report->epoch == epoch && strcmp(report->replica_id, slot->id) == 0;
-    slot->asked_to_end =
+    slot->run.asked_to_end =
         found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_REQUESTED;
     if (found && report->error) {
         message_to_error(&report->error->base, &slot->last_error);
-        slot->permanent =
+        bool permanent =
             report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_MODEL_FILE_CHANGED ||
             (report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_LOAD_FAILED &&
              is_permanent(slot->last_error.status));
+        slot->run.outlook = permanent ? OUTLOOK_PERMANENT : OUTLOOK_RETRY;
     }
     if (found && report->cause == SLUICE__WORKER__V1__EXIT_CAUSE__EXIT_CAUSE_DEVICE_LOST &&
         report->device_fault)
         report_fault(slot, report->device_fault, report->device);
     if (found) {
-        slot->n_finished = report->n_finished ? report->n_finished : slot->n_finished;
-        slot->n_ended = report->n_ended ? report->n_ended : slot->n_ended;
+        slot->drained.n_finished =
+            report->n_finished ? report->n_finished : slot->drained.n_finished;
+        slot->drained.n_ended = report->n_ended ? report->n_ended : slot->drained.n_ended;
     }
     rpc_message_free(&report->base);
     return found;
@@ -338,8 +368,8 @@ bool slot_read_exit(struct slot *slot, uint64_t epoch)
 static bool ended_for_memory(struct slot *slot, bool told)
 {
     struct supervisor *supervisor = slot->fleet->supervisor;
-    bool killed = slot->end.known ? slot->end.signal_number == SIGKILL : !told;
-    return killed && !slot->kill_sent &&
+    bool killed = slot->run.end.known ? slot->run.end.signal_number == SIGKILL : !told;
+    return killed && !slot->run.killed_for &&
            oom_watch_check(&supervisor->oom, fleet_now_ns(slot->fleet));
 }
 
@@ -350,14 +380,14 @@ static void set_exit_error(struct slot *slot, bool told)
     enum { EXIT_USAGE = 2 };
     char log_path[PATH_BYTES];
     slot_path(slot, "log", log_path);
-    if (!told && slot->end.exit_status == EXIT_USAGE)
+    if (!told && slot->run.end.exit_status == EXIT_USAGE)
         error_set(&slot->last_error, STATUS_UNAVAILABLE,
                   "the worker ended with status %d: its program refused the flags or the launch "
                   "record; the last lines of %s name the fault",
-                  slot->end.exit_status, log_path);
+                  slot->run.end.exit_status, log_path);
     else
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended with status %d",
-                  slot->end.exit_status);
+                  slot->run.end.exit_status);
 }
 
 static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
@@ -366,40 +396,41 @@ static void on_exit_seen(struct ev_loop *loop, ev_io *watcher, int events)
     struct fleet *fleet = slot->fleet;
     const pb_replica *row = catalog_replica(fleet->context->catalog, slot->id);
     (void)events;
-    if (!process_ended(&slot->process, &slot->end))
+    if (!process_ended(&slot->run.process, &slot->run.end))
         return;
     ev_io_stop(loop, watcher);
-    snprintf(slot->ended_gpu, sizeof(slot->ended_gpu), "%s", slot->gpu);
-    slot->ended_gpu_bytes = slot_gpu_held_on(slot, slot->gpu);
-    slot->process_state = PROCESS_EXITED;
+    slot_read_gpus(slot, true, &slot->ended);
+    slot_move(slot, slot_phase_exited(slot->phase));
     slot->ended_unix_ns = clock_wall_ns();
     weights_ended(fleet->weights, slot->id);
     slot->settled = true;
-    slot->sizing_until_ns = 0;
+    slot->run.sizing_until_ns = 0;
     bool told = row && slot_read_exit(slot, row->epoch);
     Sluice__Worker__V1__DeviceFault fault;
-    if (!told && slot->end.known && device_fault_of_exit(slot->end.exit_status, &fault))
+    if (!told && slot->run.end.known && device_fault_of_exit(slot->run.end.exit_status, &fault))
         report_fault(slot, fault, "");
     if (!slot->last_error.status && ended_for_memory(slot, told)) {
         error_set(&slot->last_error, STATUS_RESOURCE_EXHAUSTED,
                   "the kernel ended the worker: memory was exhausted");
         error_reason(&slot->last_error, REASON_OUT_OF_MEMORY);
     }
-    if (!slot->last_error.status && slot->end.known && slot->end.signal_number)
+    if (!slot->last_error.status && slot->run.end.known && slot->run.end.signal_number)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended by signal %d (%s)",
-                  slot->end.signal_number, sigdescr_np(slot->end.signal_number));
-    else if (!slot->last_error.status && slot->end.known && (!told || slot->end.exit_status))
+                  slot->run.end.signal_number, sigdescr_np(slot->run.end.signal_number));
+    else if (!slot->last_error.status && slot->run.end.known &&
+             (!told || slot->run.end.exit_status))
         set_exit_error(slot, told);
     else if (!slot->last_error.status && !told)
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker ended and left no report");
     log_info(LOG_EVENT("worker ended"), LOG_STR("replica", slot->id),
-             LOG_I64("pid", slot->process.pid), LOG_I64("status", slot->end.exit_status),
-             LOG_I64("signal", slot->end.signal_number),
+             LOG_I64("pid", slot->run.process.pid), LOG_I64("status", slot->run.end.exit_status),
+             LOG_I64("signal", slot->run.end.signal_number),
              LOG_STR("error", slot->last_error.status ? slot->last_error.message : ""));
     change_hub_notify(&fleet->context->changes, NULL);
 }
 
-int slot_attach(struct slot *slot, struct process *process, struct error *err)
+int slot_attach(struct slot *slot, struct process *process, enum slot_phase phase,
+                struct error *err)
 {
     struct fleet *fleet = slot->fleet;
     char path[PATH_BYTES];
@@ -411,13 +442,13 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
                               &link_events, slot, &link, err);
     if (rc != 0)
         return rc;
-    slot->link = link;
-    slot->process = *process;
+    slot->run.link = link;
+    slot->run.process = *process;
     *process = (struct process){.pidfd = -1};
-    slot->process_state = PROCESS_RUNNING;
-    slot->started_ns = fleet_now_ns(slot->fleet);
+    slot_move(slot, phase);
+    slot->run.started_ns = fleet_now_ns(slot->fleet);
     error_clear(&slot->last_error);
-    ev_io_init(&slot->exit_watch, on_exit_seen, slot->process.pidfd, EV_READ);
+    ev_io_init(&slot->exit_watch, on_exit_seen, slot->run.process.pidfd, EV_READ);
     slot->exit_watch.data = slot;
     ev_io_start(fleet->context->loop, &slot->exit_watch);
     return 0;
@@ -425,8 +456,8 @@ int slot_attach(struct slot *slot, struct process *process, struct error *err)
 
 void slot_note_devices(struct slot *slot, const pb_launch *launch)
 {
-    free(slot->devices);
-    slot->devices = strdup(launch->devices); /* NULL: the status will name the devices */
+    free(slot->run.devices);
+    slot->run.devices = strdup(launch->devices); /* NULL: the status will name the devices */
 }
 
 /* The arguments by which process_scan() finds the worker; the rest is in the launch record. */
@@ -468,10 +499,9 @@ int slot_spawn(struct slot *slot, struct error *err)
     if (rc == 0)
         rc = spawn_worker(slot, launch, &fds, &process, err);
     if (rc == 0)
-        rc = slot_attach(slot, &process, err);
+        rc = slot_attach(slot, &process, keeps ? SLOT_PARKED : SLOT_SERVING, err);
     if (rc == 0) {
-        slot->cpus = cpus;
-        slot->is_parked_worker = keeps;
+        slot->run.cpus = cpus;
         slot_note_devices(slot, launch);
     }
     if (rc != 0 && process.pidfd >= 0)

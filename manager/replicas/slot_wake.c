@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "manager/base/context.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/estimate.h"
 #include "manager/replicas/launch.h"
 #include "manager/replicas/slot_process.h"
 #include "manager/settings/settings.h"
@@ -17,9 +17,9 @@
 bool slot_can_wake(const struct slot *slot)
 {
     const struct fleet *fleet = slot->fleet;
-    return slot->process_state == PROCESS_RUNNING && slot->link && !slot->wake_failed &&
+    return slot->phase == SLOT_PARKED && slot->run.link &&
            weights_are_whole(fleet->weights, slot->id) &&
-           process_runs(&slot->process, fleet->context->settings->worker);
+           process_runs(&slot->run.process, fleet->context->settings->worker);
 }
 
 static int send_wake(struct slot *slot, struct error *err)
@@ -33,13 +33,19 @@ static int send_wake(struct slot *slot, struct error *err)
                          "the parked worker is ending, or its weights are gone");
     int rc = launch_create(fleet, slot->id, fds.n_fds, false, &launch, &cpus, err);
     if (rc == 0)
-        rc = worker_link_wake(slot->link, launch, err);
+        rc = worker_link_wake(slot->run.link, launch, err);
     if (rc == 0) {
-        slot->cpus = cpus;
+        slot->run.cpus = cpus;
         slot_note_devices(slot, launch);
     }
     launch_destroy(launch);
     return rc;
+}
+
+void slot_give_up_wake(struct slot *slot)
+{
+    if (slot->phase == SLOT_PARKED || slot->phase == SLOT_WAKING)
+        slot_move(slot, SLOT_STUCK);
 }
 
 bool slot_wake(struct slot *slot)
@@ -47,15 +53,15 @@ bool slot_wake(struct slot *slot)
     struct error err;
     if (send_wake(slot, &err) != 0) {
         log_info(LOG_EVENT("wake in place not possible"), LOG_STR("replica", slot->id),
-                 LOG_I64("pid", slot->process.pid), LOG_STR("why", err.message));
-        slot->wake_failed = true;
+                 LOG_I64("pid", slot->run.process.pid), LOG_STR("why", err.message));
+        slot_give_up_wake(slot);
         return false;
     }
-    slot->wake_sent = true;
-    slot->woken_bytes = memory_serving_bytes(slot);
-    slot->is_parked_worker = false;
-    slot->started_ns = fleet_now_ns(slot->fleet);
-    slot->ready_ns = slot->active_ns = 0; /* the time as a parked worker is not idle time */
+    slot_move(slot, SLOT_WAKING);
+    slot->run.woken_bytes = estimate_serving_bytes(slot);
+    slot->run.started_ns = fleet_now_ns(slot->fleet);
+    /* the time as a parked worker is not idle time */
+    slot->run.ready_ns = slot->run.activity.active_ns = 0;
     slot_forget_drain(slot);
     return true;
 }

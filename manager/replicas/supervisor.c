@@ -58,24 +58,25 @@ static void drain(struct slot *slot)
         slot_is_quarantined(slot) ? 0 : operations->grace_ms(operations->arg, slot->id);
     slot_note_drain(slot);
     const pb_replica *row = catalog_replica(slot->fleet->context->catalog, slot->id);
-    slot->restarting = row && !row->retiring && row->restart_epoch == row->epoch;
+    slot->drained.restarting = row && !row->retiring && row->restart_epoch == row->epoch;
     submit(slot, &(struct record){.kind = RECORD_DRAIN});
 }
 
 static void kill_worker(struct slot *slot, enum reason reason)
 {
     log_warn(LOG_EVENT("killing worker"), LOG_STR("replica", slot->id),
-             LOG_I64("pid", slot->process.pid), LOG_STR("reason", reason_name(reason)));
-    slot->kill_sent = true;
+             LOG_I64("pid", slot->run.process.pid), LOG_STR("reason", reason_name(reason)));
+    slot->run.killed_for = reason;
     if (!slot->last_error.status) {
         error_set(&slot->last_error, STATUS_UNAVAILABLE, "the worker was ended: %s",
                   reason_name(reason));
-        if (slot->fault_ns)
+        if (slot->run.health.fault_ns)
             error_set(&slot->last_error, STATUS_UNAVAILABLE,
-                      "the worker was ended: its device failed (Xid %" PRIu64 ")", slot->fault_xid);
+                      "the worker was ended: its device failed (Xid %" PRIu64 ")",
+                      slot->run.health.fault_xid);
         error_reason(&slot->last_error, reason);
     }
-    process_signal(&slot->process, SIGKILL);
+    process_signal(&slot->run.process, SIGKILL);
 }
 
 static bool another_is_unsized(const struct fleet *fleet, const struct slot *but, int64_t now_ns)
@@ -83,7 +84,7 @@ static bool another_is_unsized(const struct fleet *fleet, const struct slot *but
     size_t cursor = 0;
     struct slot *slot;
     while ((slot = fleet_next(fleet, &cursor)))
-        if (slot != but && slot->sizing_until_ns > now_ns)
+        if (slot != but && slot->run.sizing_until_ns > now_ns)
             return true;
     return false;
 }
@@ -100,7 +101,7 @@ static bool may_take_memory(struct slot *slot)
         slot->hold_until_ns = now_ns + sizing_hold_ns;
         return false;
     }
-    slot->sizing_until_ns = now_ns + sizing_ns;
+    slot->run.sizing_until_ns = now_ns + sizing_ns;
     return true;
 }
 
@@ -115,10 +116,10 @@ static void start(struct slot *slot)
 static void wake(struct slot *slot)
 {
     if (!slot_can_wake(slot)) {
-        slot->wake_failed = true; /* another process replaces the parked worker */
+        slot_give_up_wake(slot);
         supervisor_kick(slot->fleet->supervisor);
     }
-    if (slot->wake_failed || !may_take_memory(slot))
+    if (slot->phase != SLOT_PARKED || !may_take_memory(slot))
         return;
     failpoint("wake.before_record");
     submit(slot, &(struct record){.kind = RECORD_WAKE});
@@ -129,8 +130,7 @@ static void wake(struct slot *slot)
  * death. */
 static enum reason retry_reason(const struct slot *slot)
 {
-    return slot->asked_to_end && slot->process_state == PROCESS_NONE ? REASON_RESTART
-                                                                     : REASON_BACKOFF;
+    return slot->run.asked_to_end && slot->phase == SLOT_EMPTY ? REASON_RESTART : REASON_BACKOFF;
 }
 
 static void carry_out(struct supervisor *supervisor, const struct facts *facts,
@@ -172,7 +172,7 @@ static void carry_out(struct supervisor *supervisor, const struct facts *facts,
         break;
     case ACTION_STALL:
         log_warn(action->state ? LOG_EVENT("worker stalled") : LOG_EVENT("worker recovered"),
-                 LOG_STR("replica", slot->id), LOG_I64("pid", slot->process.pid));
+                 LOG_STR("replica", slot->id), LOG_I64("pid", slot->run.process.pid));
         record.kind = RECORD_STALL;
         record.stalled = action->state;
         break;
@@ -210,26 +210,29 @@ static void after_starting(struct slot *slot)
     struct error err;
     failpoint("spawn.before");
     if (slot->fleet->supervisor->stopping || !still_wanted(slot)) {
-        slot->sizing_until_ns = 0;
+        slot->run.sizing_until_ns = 0;
         return;
     }
     if (!slot_is_to_park(slot) &&
-        !slot->restarting) /* else the memory report still needs the drain */
+        !slot->drained.restarting) /* else the memory report still needs the drain */
         slot_forget_drain(slot);
     if (slot_spawn(slot, &err) != 0) {
         log_error(LOG_EVENT("worker not started"), LOG_STR("replica", slot->id),
                   LOG_STR("why", err.message));
         slot->last_error = err;
-        slot->held_back = err.reason == REASON_DEVICE_QUARANTINED;
-        slot->permanent = !slot->held_back && err.status != STATUS_RESOURCE_EXHAUSTED &&
-                          err.status != STATUS_INTERNAL;
-        slot->process_state = PROCESS_EXITED;
-        slot->sizing_until_ns = 0;
+        if (err.reason == REASON_DEVICE_QUARANTINED)
+            slot->run.outlook = OUTLOOK_HELD_BACK;
+        else if (err.status != STATUS_RESOURCE_EXHAUSTED && err.status != STATUS_INTERNAL)
+            slot->run.outlook = OUTLOOK_PERMANENT;
+        else
+            slot->run.outlook = OUTLOOK_RETRY;
+        slot_move(slot, SLOT_EXITED);
+        slot->run.sizing_until_ns = 0;
         return;
     }
     failpoint("spawn.after");
     log_info(LOG_EVENT("worker started"), LOG_STR("replica", slot->id),
-             LOG_I64("pid", slot->process.pid));
+             LOG_I64("pid", slot->run.process.pid));
     submit(slot, &(struct record){.kind = RECORD_PID});
 }
 
@@ -238,7 +241,7 @@ static void after_wake(struct slot *slot)
     failpoint("wake.after_record");
     if (slot->fleet->supervisor->stopping || !still_wanted(slot) || slot_is_to_park(slot) ||
         !slot_wake(slot))
-        slot->sizing_until_ns = 0;
+        slot->run.sizing_until_ns = 0;
 }
 
 static void after_drain(struct slot *slot)
@@ -246,15 +249,16 @@ static void after_drain(struct slot *slot)
     struct error err;
     failpoint("drain.after_record");
     uint32_t grace_ms = slot->grace_ms;
-    bool loading = slot->status && ((int)slot->status->state == WORKER_LOADING ||
-                                    (int)slot->status->state == WORKER_WARMING);
-    if (!slot->status || loading)
+    bool loading = slot->run.status && ((int)slot->run.status->state == WORKER_LOADING ||
+                                        (int)slot->run.status->state == WORKER_WARMING);
+    if (!slot->run.status || loading)
         grace_ms = 0; /* no request can be running */
-    slot->drain_sent = true;
-    slot->drain_deadline_ns = fleet_now_ns(slot->fleet) + (int64_t)grace_ms * NS_PER_MS;
-    if (slot->process_state == PROCESS_RUNNING &&
-        (!slot->link || worker_link_shutdown(slot->link, grace_ms, &err) != 0))
-        process_signal(&slot->process, SIGTERM);
+    if (slot_runs(slot))
+        slot_move(slot, slot_phase_draining(slot->phase));
+    slot->run.drain_deadline_ns = fleet_now_ns(slot->fleet) + (int64_t)grace_ms * NS_PER_MS;
+    if (slot_runs(slot) &&
+        (!slot->run.link || worker_link_shutdown(slot->run.link, grace_ms, &err) != 0))
+        process_signal(&slot->run.process, SIGTERM);
 }
 
 /* True where a command asked for the end: no death. */
@@ -273,8 +277,8 @@ static void after_death(struct slot *slot, const struct record *record)
     if (is_asked(record)) {
         slot->deaths = (struct reconcile_deaths){0};
         error_clear(&slot->last_error);
-    } else if (slot->process_state == PROCESS_EXITED && !is_held_back(record)) {
-        reconcile_note_death(&slot->fleet->supervisor->config, &slot->deaths, slot->ready_ns,
+    } else if (slot_phase_process(slot->phase) == PROCESS_EXITED && !is_held_back(record)) {
+        reconcile_note_death(&slot->fleet->supervisor->config, &slot->deaths, slot->run.ready_ns,
                              fleet_now_ns(slot->fleet));
     }
     slot_forget(slot);
@@ -290,7 +294,7 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
     slot->busy = false;
     if (status->status != 0) {
         if (record->kind == RECORD_STARTING || record->kind == RECORD_WAKE)
-            slot->sizing_until_ns = 0;
+            slot->run.sizing_until_ns = 0;
         if (status->status != STATUS_CANCELLED)
             log_warn(LOG_EVENT("record refused"), LOG_STR("replica", replica_id),
                      LOG_STR("why", status->message));
@@ -311,8 +315,9 @@ void supervisor_record_done(struct supervisor *supervisor, const char *replica_i
         break;
     case RECORD_STATE:
         failpoint(record->state == REPLICA_READY ? "ready.after_record" : "state.after_record");
-        if ((record->state == REPLICA_READY || record->state == REPLICA_PARKED) && !slot->ready_ns)
-            slot->ready_ns = fleet_now_ns(supervisor->fleet);
+        if ((record->state == REPLICA_READY || record->state == REPLICA_PARKED) &&
+            !slot->run.ready_ns)
+            slot->run.ready_ns = fleet_now_ns(supervisor->fleet);
         break;
     case RECORD_RETRY:
     case RECORD_FAIL:
@@ -339,7 +344,7 @@ static void drop_slots(struct supervisor *supervisor)
     size_t cursor = 0;
     struct slot *slot;
     while ((slot = fleet_next(supervisor->fleet, &cursor))) {
-        if (slot->busy || slot->process_state == PROCESS_RUNNING ||
+        if (slot->busy || slot_runs(slot) ||
             catalog_replica(supervisor->context->catalog, slot->id))
             continue;
         hash_map_remove_str(&supervisor->fleet->slots, slot->id);
@@ -371,7 +376,7 @@ static bool check_stopped(struct supervisor *supervisor)
     size_t cursor = 0;
     struct slot *slot;
     while ((slot = fleet_next(supervisor->fleet, &cursor)))
-        if (slot->process_state == PROCESS_RUNNING)
+        if (slot_runs(slot))
             return false;
     if (!supervisor->finished) {
         supervisor->finished = true;
@@ -517,8 +522,8 @@ static void signal_all(struct supervisor *supervisor, int signal_number)
     size_t cursor = 0;
     struct slot *slot;
     while ((slot = fleet_next(supervisor->fleet, &cursor)))
-        if (slot->process_state == PROCESS_RUNNING)
-            process_signal(&slot->process, signal_number);
+        if (slot_runs(slot))
+            process_signal(&slot->run.process, signal_number);
 }
 
 static void on_stop_timeout(struct ev_loop *loop, ev_timer *timer, int events)
@@ -552,10 +557,10 @@ void supervisor_device_failed(struct supervisor *supervisor, const char *device,
             return; /* the worker reported the fault before the driver */
     cursor = 0;
     while ((slot = fleet_next(supervisor->fleet, &cursor))) {
-        if (slot->process_state != PROCESS_RUNNING || slot->fault_ns || !slot_is_on(slot, device))
+        if (!slot_runs(slot) || slot->run.health.fault_ns || !slot_is_on(slot, device))
             continue;
-        slot->fault_ns = now_ns;
-        slot->fault_xid = xid;
+        slot->run.health.fault_ns = now_ns;
+        slot->run.health.fault_xid = xid;
     }
     supervisor_kick(supervisor);
 }

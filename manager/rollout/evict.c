@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/device_room.h"
 #include "manager/replicas/replica_view.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/slots/fleet.h"
@@ -100,7 +100,7 @@ static bool choose_for_device(struct fleet *fleet, const struct candidate *candi
     uint64_t freed = 0;
     for (size_t i = 0; i < n && freed < lacking->missing_bytes; i++) {
         const pb_deployment *d = candidates[i].deployment;
-        uint64_t gives = memory_freed_by(fleet, d, lacking->device);
+        uint64_t gives = device_room_freed_by(fleet, d, lacking->device);
         freed += gives;
         if (taken[i] || !gives)
             continue;

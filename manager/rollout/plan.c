@@ -12,7 +12,7 @@
 #include "manager/base/message.h"
 #include "manager/base/names.h"
 #include "manager/capacity/device_room.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/ledger.h"
 #include "manager/devices/device_hold.h"
 #include "manager/host/model_path.h"
 #include "manager/host/tool.h"
@@ -133,11 +133,11 @@ static void make_note(const struct plan_wish *wish, const char *device,
                       const struct device_room *room, char *out, size_t n_bytes)
 {
     char unsized[160] = "";
-    if (room->n_unsized)
+    if (room->claims.n_unsized)
         snprintf(unsized, sizeof(unsized),
                  "%u replica%s of %s %s not reported their memory yet and are not counted",
-                 room->n_unsized, room->n_unsized == 1 ? "" : "s", device,
-                 room->n_unsized == 1 ? "has" : "have");
+                 room->claims.n_unsized, room->claims.n_unsized == 1 ? "" : "s", device,
+                 room->claims.n_unsized == 1 ? "has" : "have");
     snprintf(out, n_bytes, "%s%s%s", wish->note ? wish->note : "",
              wish->note && *unsized ? "; " : "", unsized);
 }
@@ -174,6 +174,7 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
         device_room_read(fleet, usable[0], NULL, &room);
     bool held = !wish->inspected && weights_are_held(fleet->weights, wish->model, wish->version,
                                                      wish->group, wish->tp, config->kernels);
+    struct ledger_sum host = ledger_sum(fleet, &(struct ledger_query){0});
     struct launch_plan parts = {.model_path = path,
                                 .draft_path = draft_path,
                                 .digest = version->info ? version->info->weights_digest : "",
@@ -183,10 +184,10 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
                                 .pp = wish->pp,
                                 .config = config,
                                 .cpus = config->cpus,
-                                .promised_bytes = memory_promises(fleet, NULL).n_bytes,
-                                .limit_bytes = memory_left_in_budget(fleet, NULL, usable, n_usable),
-                                .gpu_promised_bytes = room.promised_bytes,
-                                .gpu_held_bytes = room.held_bytes,
+                                .promised_bytes = host.promised_bytes,
+                                .limit_bytes = device_room_in_budget(fleet, NULL, usable, n_usable),
+                                .gpu_promised_bytes = room.claims.taken_bytes,
+                                .gpu_held_bytes = room.claims.held_bytes,
                                 .shared = strncmp(group->devices[0], "cpu", 3) == 0,
                                 .held = held};
     int rc = launch_create_plan(&parts, wish->n_replicas ? wish->n_replicas : 1, &launch, err);

@@ -10,8 +10,7 @@
 #include "manager/base/context.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/capacity/device_room.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/ledger.h"
 #include "manager/devices/device_hold.h"
 #include "manager/devices/device_watch.h"
 #include "manager/host/tool.h"
@@ -147,7 +146,7 @@ static bool is_on_another(const struct replica_view *view, const pb_device *devi
 static bool fill_use(struct fleet *fleet, const pb_device *device, device_use *use)
 {
     const struct catalog *catalog = fleet->context->catalog;
-    struct memory_share_set shared = {0};
+    struct ledger_shares shared = {0};
     for (size_t i = 0; catalog_group_at(catalog, i); i++)
         if (service_group_has(catalog_group_at(catalog, i), device->name) &&
             !message_append_text(&use->n_device_groups, &use->device_groups,
@@ -167,8 +166,8 @@ static bool fill_use(struct fleet *fleet, const pb_device *device, device_use *u
             return false;
         if (!view.status || !view.status->n_memory)
             continue;
-        uint64_t counted = view.shared_bytes - memory_share_add(&shared, view.shared_bytes,
-                                                                view.shared_bytes, view.shared_id);
+        uint64_t counted = view.shared_bytes - ledger_count_once(&shared, NULL, view.shared_bytes,
+                                                                 view.shared_bytes, view.shared_id);
         for (size_t j = 0; j < view.status->n_memory; j++) {
             const pb_memory *memory = view.status->memory[j];
             uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->state_bytes +
@@ -195,18 +194,6 @@ static void read_memory(device_use *use)
     use->device->memory_free_bytes = limit.free_bytes;
 }
 
-static void fill_promised(struct fleet *fleet, device_use *use)
-{
-    struct device_room room;
-    if (!device_name_is_gpu(use->device->name)) {
-        use->promised_bytes = memory_promised_on(fleet, use->device->name);
-        return;
-    }
-    device_room_read(fleet, use->device->name, NULL, &room);
-    use->promised_bytes =
-        room.promised_bytes > room.held_bytes ? room.promised_bytes - room.held_bytes : 0;
-}
-
 /* Adds the observed figures to a device's row. `fresh`: report of a new probe, or NULL. */
 static bool overlay(struct fleet *fleet, const Sluice__Worker__V1__ProbeReport *fresh,
                     device_use *use)
@@ -216,7 +203,8 @@ static bool overlay(struct fleet *fleet, const Sluice__Worker__V1__ProbeReport *
         if (strcmp(fresh->devices[i]->name, use->device->name) == 0)
             use->device->memory_free_bytes = fresh->devices[i]->memory_free_bytes;
     read_memory(use);
-    fill_promised(fleet, use);
+    use->promised_bytes =
+        ledger_sum(fleet, &(struct ledger_query){.device = use->device->name}).promised_bytes;
     use->state = (Sluice__Manager__V1__DeviceState)(hold ? (int)hold->state : DEVICE_USABLE);
     if (!message_set_copy(&use->hold, hold) || !device_watch_fill(fleet->device_watch, use->device))
         return false;

@@ -11,7 +11,8 @@
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
 #include "manager/base/names.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/device_room.h"
+#include "manager/capacity/ledger.h"
 #include "manager/devices/device_hold.h"
 #include "manager/host/cpu_share.h"
 #include "manager/replicas/replica_view.h"
@@ -268,8 +269,8 @@ static int plan_wake(struct service *service, struct rpc_call *call, const wake_
 static bool plan_copy(const struct fleet *fleet, Sluice__V1__Plan *plan, uint64_t n_bytes)
 {
     struct memory_limit limit;
-    uint64_t promised = memory_promises(fleet, NULL).n_bytes;
-    uint64_t budget = memory_left_in_budget(fleet, NULL, NULL, 0);
+    uint64_t promised = ledger_sum(fleet, &(struct ledger_query){0}).promised_bytes;
+    uint64_t budget = device_room_in_budget(fleet, NULL, NULL, 0);
     char needed[32], left[32], text[160];
     (void)memory_limit_read("", 0, &limit);
     promised +=
@@ -419,7 +420,7 @@ static int add_wake(struct service *service, struct wakes *wakes, const pb_deplo
     wakes->deployments[wakes->n] = deployment;
     if (check_cpus(catalog, deployment, err) != 0 ||
         (group && device_hold_check(catalog, group, deployment->tp, err) != 0) ||
-        memory_check_wake(service->fleet, wakes->deployments, wakes->n + 1, err) != 0)
+        device_room_check_wake(service->fleet, wakes->deployments, wakes->n + 1, err) != 0)
         return err->status;
     wakes->n++;
     return 0;

@@ -56,7 +56,7 @@ bool fleet_is_settled(const struct fleet *fleet)
     if (fleet->settled_timeout)
         return true;
     while ((slot = fleet_next(fleet, &cursor)))
-        if (slot->adopted && !slot->settled)
+        if (slot->run.adopted && !slot->settled)
             return false;
     return true;
 }
@@ -66,10 +66,10 @@ void fleet_count_cpu_users(const struct fleet *fleet, const char *but_id, uint16
     size_t cursor = 0;
     const struct slot *slot;
     while ((slot = fleet_next(fleet, &cursor))) {
-        if (slot->process_state == PROCESS_NONE || strcmp(slot->id, but_id) == 0)
+        if (slot->phase == SLOT_EMPTY || strcmp(slot->id, but_id) == 0)
             continue;
-        for (uint32_t cpu = cpus_next(&slot->cpus, 0); cpu < CPUS_MAX;
-             cpu = cpus_next(&slot->cpus, cpu + 1))
+        for (uint32_t cpu = cpus_next(&slot->run.cpus, 0); cpu < CPUS_MAX;
+             cpu = cpus_next(&slot->run.cpus, cpu + 1))
             n_users[cpu]++;
     }
 }

@@ -10,89 +10,149 @@
 
 #include "base/error.h"
 #include "base/system/cpus.h"
+#include "manager/base/names.h"
 #include "manager/base/pb.h"
 #include "manager/host/process.h"
 #include "manager/host/worker_link.h"
-#include "manager/slots/deaths.h"
 #include "manager/slots/fleet.h"
+#include "manager/slots/slot_phase.h"
 #include "manager/slots/weights.h"
 
-enum { SLOT_ID_BYTES = 24, SLOT_MAX_GHOSTS = 4 };
+enum { SLOT_ID_BYTES = 24, SLOT_MAX_GHOSTS = 4, SLOT_MAX_GPUS = WEIGHTS_MAX_RANKS };
+
+/* Which worker answers on the socket. */
+enum slot_peer {
+    PEER_OWN,     /* the slot's process, or nobody yet */
+    PEER_FOREIGN, /* another epoch, or another process */
+    PEER_REFUSED, /* the worker shares no protocol version with the manager */
+};
+
+/* The prospect of another process, after a process ended or was not started. */
+enum slot_outlook {
+    OUTLOOK_RETRY,
+    OUTLOOK_PERMANENT, /* a retry would meet the same error */
+    OUTLOOK_HELD_BACK, /* not started, because its devices were just quarantined */
+};
+
+/* Times and counts by which the supervisor sees that a worker is healthy. */
+struct slot_health {
+    int64_t heard_ns; /* time of the last status; 0: none yet */
+    int64_t moved_ns; /* last time that the worker made progress or had nothing to do */
+    uint64_t progress;
+    int64_t failed_ns;  /* since when the worker reports FAILED */
+    int64_t leaving_ns; /* since when the worker reports DRAINING without a drain from this
+                         * manager */
+    int64_t fault_ns;   /* since when a fault of the device is reported; 0: no fault */
+    uint64_t fault_xid; /* driver's error number, with fault_ns */
+};
+
+/* Requests of a worker, for idle versions. */
+struct slot_activity {
+    bool has_requests;
+    int64_t active_ns;   /* last time that the worker had requests, or had finished some since its
+                          * previous status */
+    uint64_t n_accepted; /* requests accepted until then */
+};
+
+/* A park copy (replicas/park_copy.h). */
+struct slot_copy {
+    bool asked;          /* the worker was asked and has not answered */
+    int64_t at_ns;       /* earliest time to ask again */
+    uint64_t base_bytes; /* with `asked`: resident bytes at that time */
+    uint32_t n_done;     /* complete copies reported */
+    uint32_t n_waits;    /* "not yet" answers */
+    uint32_t n_failures; /* failed copies in a row */
+};
+
+/* All that belongs to one process, from its start or adoption. slot_forget() clears the whole. */
+struct slot_run {
+    struct process process; /* pidfd -1: no process */
+    struct process_end end; /* with SLOT_EXITED */
+    struct worker_link *link;
+    pb_status *status; /* last status of the worker; owned */
+    struct cpus cpus;  /* CPUs that belong to the process alone; empty: none */
+    char *devices;     /* devices given to the process, "cuda:0,cuda:1"; NULL: unknown; owned */
+    bool adopted;
+    enum slot_peer peer;
+    enum slot_outlook outlook;
+    bool asked_to_end;      /* exit report: the worker ended because Shutdown or a signal asked
+                             * for it */
+    enum reason killed_for; /* REASON_NONE: SIGKILL was not sent */
+    int64_t started_ns, ready_ns;
+    int64_t sizing_until_ns;   /* started, but the planned memory is not yet reported: limit of the
+                                * wait */
+    int64_t drain_deadline_ns; /* 0: Shutdown was not sent */
+    uint64_t woken_bytes;      /* with SLOT_WAKING: estimate until the worker reports its size; 0:
+                                * unknown */
+    bool packed_reported, sealed_reported; /* weights_on_status() was called with the packed
+                                            * memory, and with its seals */
+    struct slot_health health;
+    struct slot_activity activity;
+    struct slot_copy copy;
+};
+
+/* GPUs of a process, with a size on each. */
+struct slot_gpus {
+    struct {
+        char name[DEVICE_NAME_BYTES];
+        uint64_t n_bytes;
+    } gpus[SLOT_MAX_GPUS];
+    size_t n;
+};
+
+/* Memory of the last process that reported any, also after its end. */
+struct slot_served {
+    uint64_t host_bytes; /* planned by the last process that served */
+    bool by_earlier;     /* host_bytes comes from a process that an earlier manager saw */
+    uint64_t shared_bytes, shared_id; /* packed weights, and the id of that memory */
+    struct slot_gpus gpus;            /* planned on each GPU; none: no GPU was reported */
+};
+
+/* The process that drained last, for the memory report: what it had as its drain began. */
+struct slot_drained {
+    pid_t pid; /* with its start time; 0: none */
+    uint64_t start_ticks;
+    uint64_t bytes, shared_bytes, shared_id, gpu_bytes;
+    uint64_t inodes[WEIGHTS_MAX_RANKS]; /* packed memory of that process */
+    size_t n_inodes;
+    uint32_t n_finished, n_ended; /* requests during its Shutdown */
+    bool restarting; /* the drain belongs to a restart whose memory report is not yet written */
+};
 
 struct slot {
     struct fleet *fleet;
     char id[SLOT_ID_BYTES];
-    struct process process; /* pidfd -1: no process */
-    enum process_state process_state;
-    struct process_end end;
+    enum slot_phase phase; /* slot_move() changes it */
+    struct slot_run run;
     ev_io exit_watch;
-    struct worker_link *link;
-    pb_status *status;  /* last status of the worker; owned */
-    struct cpus cpus;   /* CPUs that belong to the process alone; empty: none */
-    char *devices;      /* devices given to the process, "cuda:0,cuda:1"; NULL: unknown; owned */
-    char gpu[24];       /* GPU whose memory the last process reported to use; empty: none */
-    uint64_t gpu_bytes; /* planned by that process on `gpu` */
-    char wake_gpu[24];  /* GPU that had room for the planned wake; empty: not checked */
-    uint64_t drained_gpu_bytes;       /* taken on `gpu` when the drain began */
-    uint64_t served_bytes;            /* host memory planned by the last process that served */
-    uint64_t shared_bytes, shared_id; /* packed weights of the last process that reported any, and
-                                       * the id of that memory */
-    uint64_t woken_bytes;     /* estimate for a woken worker that has not reported its size; 0:
-                               * unknown */
-    bool served_before;       /* served_bytes comes from a process that an earlier manager saw */
-    uint64_t copy_base_bytes; /* with copy_sent: resident bytes when the copy was requested */
-    bool busy;                /* a record of the replica is on its way to the store */
-    bool is_parked_worker;    /* the process is a parked worker: it keeps packed weights and
-                               * serves nothing */
-    bool fenced, refused, permanent, held_back, drain_sent, kill_sent; /* reconcile.h */
-    bool wake_sent, wake_failed;     /* Wake was sent; Wake was refused or is impossible */
-    bool copy_sent;                  /* the worker was asked for a park copy and has not answered */
-    int64_t copy_at_ns;              /* earliest time to ask for a park copy again */
-    uint32_t n_copies, n_copy_waits; /* complete copies reported; "not yet" answers */
-    uint32_t n_copy_failures;        /* failed park copies in a row */
-    uint64_t copy_failed;            /* generation of the deployment whose park copy failed; 0:
-                                      * none */
-    struct error copy_error;         /* with copy_failed */
-    bool asked_to_end;               /* exit report: the worker ended because Shutdown or a signal
-                                      * asked for it */
-    bool packed_reported, sealed_reported; /* weights_on_status() was called with the packed memory,
-                                            * and with its seals */
-    bool settled;                          /* adopted, and the worker has sent its status */
-    bool adopted;
+    bool busy;             /* a record of the replica is on its way to the store */
+    bool settled;          /* adopted, and the worker has sent its status */
     int64_t hold_until_ns; /* after a refused record: do nothing before this time */
-    int64_t started_ns, next_start_ns, ready_ns, drain_deadline_ns;
-    int64_t failed_ns;  /* since when the worker reports FAILED */
-    int64_t leaving_ns; /* since when the worker reports DRAINING without a drain from this
-                         * manager */
-    int64_t heard_ns;   /* time of the last status; 0: none yet */
-    int64_t moved_ns;   /* last time that the worker made progress or had nothing to do */
-    uint64_t progress;
-    bool has_requests;   /* the worker has requests */
-    int64_t active_ns;   /* last time that the worker had requests, or had
-                          * finished some since its previous status */
-    uint64_t n_accepted; /* requests accepted until then */
+    int64_t next_start_ns;
+    uint32_t grace_ms; /* grace of the drain that is being recorded */
+    struct reconcile_deaths deaths;
+    struct error last_error; /* status 0: none */
+    int64_t blamed_ns;       /* when a process last ended because of its device; 0: never */
+    struct slot_served served;
+    struct slot_drained drained;
+    struct slot_gpus ended;           /* memory of the last process on its GPUs when it ended */
+    int64_t ended_unix_ns;            /* when that end was seen */
+    char wake_gpu[DEVICE_NAME_BYTES]; /* GPU that had room for the planned wake; empty: not
+                                       * checked */
+    uint64_t copy_failed;    /* generation of the deployment whose park copy failed; 0: none */
+    struct error copy_error; /* with copy_failed */
     struct process
         ghosts[SLOT_MAX_GHOSTS]; /* killed processes that may still exist (slot_add_ghost) */
     size_t n_ghosts;
-    uint32_t grace_ms;
-    struct reconcile_deaths deaths;
-    uint64_t drained_bytes, drained_shared_bytes, drained_shared_id; /* when the drain began */
-    pid_t drained_pid; /* process of that drain, with its start time; 0: none */
-    uint64_t drained_ticks;
-    uint64_t drained_inodes[WEIGHTS_MAX_RANKS]; /* packed memory of that process */
-    size_t n_drained_inodes;
-    bool restarting; /* the drain belongs to a restart whose memory report is not yet written */
-    int64_t ended_unix_ns;    /* when the end of the last process was seen */
-    char ended_gpu[24];       /* GPU of that process */
-    uint64_t ended_gpu_bytes; /* its memory on ended_gpu when it ended */
-    uint32_t n_finished, n_ended;
-    int64_t sizing_until_ns; /* started, but the planned memory is not yet reported: limit of the
-                              * wait */
-    struct error last_error; /* status 0: none */
-    int64_t fault_ns;        /* since when a fault of the device is reported; 0: no fault */
-    uint64_t fault_xid;      /* driver's error number, with fault_ns */
-    int64_t blamed_ns;       /* when a process last ended because of its device; 0: never */
 };
+
+/* Moves to a phase. A transition that is not in the table (slot_phase.h) is a bug. The bug is
+ * logged and refused, and fails an assertion where assertions are compiled. */
+void slot_move(struct slot *slot, enum slot_phase to);
+/* True while the process is alive. */
+bool slot_runs(const struct slot *slot);
+/* True where the process is, or was, a parked worker. */
+bool slot_is_parked_worker(const struct slot *slot);
 
 /* Returns the slot of a replica and creates it if needed. NULL where memory is exhausted. */
 struct slot *slot_ensure(struct fleet *fleet, const char *id);
@@ -100,8 +160,14 @@ struct slot *slot_find(const struct fleet *fleet, const char *id);
 void slot_destroy(struct slot *slot); /* detaches from the process, which runs on; NULL is
                                        * accepted */
 
+/* The replica's row, its deployment and its device group; NULL where they are gone. Borrowed from
+ * the catalog. */
+const pb_replica *slot_row(const struct slot *slot);
+const pb_deployment *slot_deployment(const struct slot *slot);
+const pb_group *slot_group(const struct slot *slot);
+
 /* Host memory that the running process plans to take; 0: no process, or not reported. For a
- * woken worker without a new report: the estimate woken_bytes. */
+ * woken worker without a new report: the estimate run.woken_bytes. */
 uint64_t slot_planned_bytes(const struct slot *slot);
 /* True where the replica's device group has GPUs. */
 bool slot_is_on_gpus(const struct slot *slot);
@@ -115,7 +181,11 @@ uint64_t slot_copy_bytes(const struct slot *slot, uint64_t *out_copied);
 uint64_t slot_parked_cpu_bytes(const struct slot *slot);
 /* GPU memory that the running process reports, on all GPUs together. */
 uint64_t slot_gpu_held_bytes(const struct slot *slot);
-uint64_t slot_gpu_held_on(const struct slot *slot, const char *device); /* on this GPU */
+/* The GPU memory that the last status reports: what is planned on each GPU, or held there. GPUs
+ * without any are left out. */
+void slot_read_gpus(const struct slot *slot, bool held, struct slot_gpus *out_gpus);
+/* Bytes on a GPU (NULL: on all); 0: the GPU is not among them. */
+uint64_t slot_gpus_bytes(const struct slot_gpus *gpus, const char *device);
 /* True where the status holds the memory size of any device. */
 bool slot_status_has_size(const pb_status *status);
 /* True where the running process has reported that size. */
@@ -141,12 +211,15 @@ const char *slot_stage(const struct slot *slot);
 /* Bytes of packed weights that others can share; 0: none. *out_id is equal for all replicas that
  * share them. */
 uint64_t slot_shared_bytes(const struct slot *slot, uint64_t *out_id);
-/* Saves shared_bytes and shared_id of the current process, to be read after its end. */
+/* Saves the shared memory of the current process, to be read after its end. */
 void slot_note_shared(struct slot *slot);
 /* True where the replica has no process, as after a crash, and the next process will serve. */
 bool slot_comes_back(const struct slot *slot);
 /* True where the deployment is to be parked. */
 bool slot_is_to_park(const struct slot *slot);
+/* Writes the devices given to the process, else those of its status. Returns their number; 0: they
+ * are unknown, or there is no process. */
+size_t slot_list_devices(const struct slot *slot, struct device_names *out_devices);
 /* True where the device is one of the process's, or of the devices recorded for the replica. */
 bool slot_is_on(const struct slot *slot, const char *device);
 /* True where the process runs on a quarantined device. */

@@ -163,7 +163,7 @@ static struct set *create_set(struct weights *weights, const char *key, uint32_t
 static bool is_filling(const struct weights *weights, const char *replica_id)
 {
     struct slot *slot = slot_find(weights->fleet, replica_id);
-    return slot && (slot->busy || slot->process_state == PROCESS_RUNNING);
+    return slot && (slot->busy || slot_runs(slot));
 }
 
 /* True while an adopted worker may still report that it has or fills memory of this key. */
@@ -176,8 +176,8 @@ static bool may_still_report(const struct weights *weights, const char *key)
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const char *id = catalog_replica_at(catalog, i)->id;
         const struct slot *slot = slot_find(fleet, id);
-        if (slot && slot->adopted && !slot->settled && replica_key(weights, id, other, &of_gpu) &&
-            strcmp(other, key) == 0)
+        if (slot && slot->run.adopted && !slot->settled &&
+            replica_key(weights, id, other, &of_gpu) && strcmp(other, key) == 0)
             return !fleet->settled_timeout;
     }
     return false;

@@ -11,7 +11,7 @@
 #include "base/system/memory_limit.h"
 #include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/ledger.h"
 #include "manager/devices/device_watch.h"
 #include "manager/host/process.h"
 #include "manager/replicas/replica_view.h"
@@ -148,7 +148,7 @@ static bool fill_released(struct fleet *fleet, const pb_operation *operation,
                           pb_operation_result *result)
 {
     const struct catalog *catalog = fleet->context->catalog;
-    struct memory_share_set before = {0}, now = {0}, expected = {0};
+    struct ledger_shares before = {0}, now = {0}, expected = {0};
     for (int staying = 0; staying < 2; staying++)
         for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
             const pb_replica *replica = catalog_replica_at(catalog, i);
@@ -159,20 +159,20 @@ static bool fill_released(struct fleet *fleet, const pb_operation *operation,
                 continue;
             uint64_t held = view.resident_bytes;
             uint64_t then =
-                staying ? memory_share_add(&before, held, view.shared_bytes, view.shared_id)
-                        : memory_share_add(&before, view.drained_bytes, view.drained_shared_bytes,
-                                           view.drained_shared_id);
+                staying ? ledger_count_once(&before, NULL, held, view.shared_bytes, view.shared_id)
+                        : ledger_count_once(&before, NULL, view.drained_bytes,
+                                            view.drained_shared_bytes, view.drained_shared_id);
             bool parks = (int)operation->kind == OPERATION_PARK && !replica->retiring;
             /* A parked worker stays too, with its weights and the parts of the file that it
              * needs to wake. */
             uint64_t kept = parks && held < view.shared_bytes ? view.shared_bytes : held;
             uint64_t to_stay =
                 staying || parks
-                    ? memory_share_add(&expected, kept, view.shared_bytes, view.shared_id)
+                    ? ledger_count_once(&expected, NULL, kept, view.shared_bytes, view.shared_id)
                     : 0;
             const struct held parts = {
                 .before = then,
-                .now = memory_share_add(&now, held, view.shared_bytes, view.shared_id),
+                .now = ledger_count_once(&now, NULL, held, view.shared_bytes, view.shared_id),
                 .expected = to_stay,
             };
             if (!add_held(result, group, &view, &parts, staying))
@@ -331,7 +331,7 @@ pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation
         MESSAGE_NEW(pb_operation_result, sluice__manager__v1__operation_result__descriptor);
     if (!result)
         return NULL;
-    struct memory_share_set shared = {0};
+    struct ledger_shares shared = {0};
     bool released = any_left(fleet, operation), complete = true;
     out_left->some = released;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
@@ -345,8 +345,8 @@ pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation
         result->n_ready_replicas += (int)replica->state == REPLICA_READY;
         if (released || !view.status)
             continue;
-        uint64_t counted = view.shared_bytes - memory_share_add(&shared, view.shared_bytes,
-                                                                view.shared_bytes, view.shared_id);
+        uint64_t counted = view.shared_bytes - ledger_count_once(&shared, NULL, view.shared_bytes,
+                                                                 view.shared_bytes, view.shared_id);
         for (size_t j = 0; complete && j < view.status->n_memory; j++)
             complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
     }

@@ -8,7 +8,7 @@
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_process.h"
 #include "manager/base/context.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/ledger.h"
 #include "manager/replicas/replica_view.h"
 #include "manager/rollout/idle.h"
 #include "manager/rollout/lifecycle.h"
@@ -276,7 +276,7 @@ static void sample_memory(struct manager_metrics *m, struct metrics_sink *sink)
     metrics_sample(sink, m->families[FAMILY_IDLE], park, (double)idle.n_parked);
     metrics_sample(sink, m->families[FAMILY_IDLE], unload, (double)idle.n_unloaded);
     metrics_sample(sink, m->families[FAMILY_TAKEN], NULL,
-                   (double)memory_taken_bytes(m->fleet, NULL));
+                   (double)ledger_sum(m->fleet, &(struct ledger_query){0}).taken_bytes);
     metrics_sample(sink, m->families[FAMILY_BUDGET], NULL,
                    (double)m->fleet->context->settings->memory_budget.total_bytes);
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "manager/capacity/memory_claims.h"
+#include "manager/capacity/ledger.h"
 #include "manager/devices/device_hold.h"
 #include "manager/replicas/supervisor.h"
 #include "manager/rollout/lifecycle.h"
@@ -493,10 +493,10 @@ void sim_check_rest(void)
     for (size_t i = 0; i < sim.n_folders; i++)
         if (!catalog_replica(catalog, sim.folders[i].id))
             sim_broken("I5: the folder of %s is left", sim.folders[i].id);
-    struct memory_promises promises = memory_promises(&sim.manager.fleet, NULL);
-    if (promises.n_bytes || promises.n_unsized)
-        sim_broken("I5: %" PRIu64 " bytes and %u starts are promised to nobody", promises.n_bytes,
-                   promises.n_unsized);
+    struct ledger_sum claims = ledger_sum(&sim.manager.fleet, &(struct ledger_query){0});
+    if (claims.promised_bytes || claims.n_unsized)
+        sim_broken("I5: %" PRIu64 " bytes and %u starts are promised to nobody",
+                   claims.promised_bytes, claims.n_unsized);
     sim_rules_rest();
     sim_client_check();
 }

@@ -195,7 +195,7 @@ static void test_load_waits_for_what_an_adopted_worker_has_yet_to_say(void **sta
     struct weights_fds fds;
     struct slot *slot = slot_ensure(&fleet, "r1");
     (void)state;
-    slot->adopted = true;
+    slot->run.adopted = true;
     assert_false(weights_take(fleet.weights, "r2", &fds));
     assert_int_equal(fds.n_fds, 0);
     fleet.settled_timeout = true;

@@ -1,7 +1,7 @@
 /* The size of a KV cache by a model's facts, before its worker has planned. */
 #include <string.h>
 
-#include "manager/capacity/device_room.h"
+#include "manager/capacity/estimate.h"
 #include "tests/unit/base/support_cmocka.h"
 
 /* Every layer was estimated with the largest keys of the model, and with values as wide as keys. */
@@ -29,7 +29,7 @@ static void test_a_cache_has_the_widths_of_the_model_s_layers(void **state)
         config.kv_tokens = rows[i].kv_tokens;
         config.has_kv_bytes = rows[i].kv_bytes > 0;
         config.kv_bytes = rows[i].kv_bytes;
-        uint64_t n_bytes = device_room_kv_bytes(&info, &config);
+        uint64_t n_bytes = estimate_kv_bytes(&info, &config);
         if (n_bytes != rows[i].expected)
             fail_msg("row %zu: %llu bytes", i, (unsigned long long)n_bytes);
     }
@@ -64,7 +64,7 @@ static void test_windows_count_for_all_sequences(void **state)
         config.max_concurrent_requests = rows[i].n_seqs;
         config.has_max_batch_tokens = rows[i].n_rows > 0;
         config.max_batch_tokens = rows[i].n_rows;
-        uint64_t n_bytes = device_room_kv_bytes(&info, &config);
+        uint64_t n_bytes = estimate_kv_bytes(&info, &config);
         if (n_bytes != rows[i].expected)
             fail_msg("row %zu: %llu bytes", i, (unsigned long long)n_bytes);
     }
@@ -85,7 +85,7 @@ static void test_states_count_by_slots(void **state)
         info.state_bytes_per_sequence = rows[i].per_sequence;
         config.has_state_slots = rows[i].slots > 0;
         config.state_slots = rows[i].slots;
-        assert_int_equal(device_room_state_bytes(&info, &config), rows[i].expected);
+        assert_int_equal(estimate_state_bytes(&info, &config), rows[i].expected);
     }
 }
 
