@@ -200,13 +200,20 @@ static int check_tensor(const struct model *model, const struct arch_tensor *row
     return 0;
 }
 
-/* True if the kind of the layer's mixer decides whether the layer has the slot. */
-static bool depends_on_mixer(const struct model *model, enum arch_slot slot)
+/* True if the kind of the layer decides whether the layer has the slot. *out_part is the part of
+ * the layer whose kind decides. */
+static bool depends_on_kind(const struct model *model, enum arch_slot slot,
+                            enum arch_part *out_part)
 {
     bool lacks = false;
-    for (uint32_t i = 0; i < model->arch->n_mixers; i++)
+    if (slot < ARCH_FIRST_LAYER_SLOT)
+        return false;
+    *out_part = slot < ARCH_FFN_NORM ? ARCH_PART_MIXER : ARCH_PART_FFN;
+    for (uint32_t i = 0; *out_part == ARCH_PART_MIXER && i < model->arch->n_mixers; i++)
         lacks |= !shape_mixer_has(model->arch->mixers[i].mixing, slot);
-    return lacks && slot >= ARCH_FIRST_LAYER_SLOT && slot < ARCH_FFN_NORM;
+    for (uint32_t i = 0; *out_part == ARCH_PART_FFN && i < model->arch->n_ffns; i++)
+        lacks |= !shape_ffn_has(&model->arch->ffns[i], slot);
+    return lacks;
 }
 
 /* True for the tensors of K and V, of a layer that reads those of another. */
@@ -232,8 +239,8 @@ static int locate_tensor(const struct model *model, const struct arch_tensor *ro
                      model->arch->name);
 }
 
-/* Shared experts are there if the metadata give them a width. Queries of low rank are there if the
- * metadata give them a rank, and values if they are not the keys. */
+/* Shared experts and per-layer inputs are there if the metadata give them a width. Queries of low
+ * rank are there if the metadata give them a rank, and values if they are not the keys. */
 static bool is_required(const struct model *model, const struct arch_tensor *row, uint32_t layer)
 {
     if (row->slot == ARCH_LATENT_Q_DOWN || row->slot == ARCH_LATENT_Q_NORM)
@@ -241,6 +248,9 @@ static bool is_required(const struct model *model, const struct arch_tensor *row
     bool shared = row->slot >= ARCH_SHARED_GATE && row->slot <= ARCH_SHARED_DOWN;
     if (row->slot == ARCH_ATTN_V)
         return row->required && model->shape.layers[layer].values == SHAPE_VALUES_OWN;
+    if ((row->slot >= ARCH_LAYER_EMBD && row->slot <= ARCH_LAYER_EMBD_NORM) ||
+        (row->slot >= ARCH_LAYER_GATE && row->slot <= ARCH_LAYER_POST_NORM))
+        return model->shape.layer_embd_dim > 0;
     return shared ? model->shape.experts.shared_ffn_dim > 0 : row->required;
 }
 
@@ -323,21 +333,46 @@ struct binding {
     bool *bound;
 };
 
+static struct shape_reader reader_of(const struct binding *b, struct error *err)
+{
+    return (struct shape_reader){.ckpt = b->model->ckpt,
+                                 .arch = b->model->arch,
+                                 .source = &b->model->source,
+                                 .prefix = b->prefix,
+                                 .err = err};
+}
+
 /* A layer without a tensor that its kind needs: the error names the key that gives the kind. */
 static int missing_tensor(const struct binding *b, const struct arch_tensor *row, uint32_t layer,
                           const char *name, struct error *err)
 {
     const struct model *model = b->model;
-    struct shape_reader r = {.ckpt = model->ckpt,
-                             .arch = model->arch,
-                             .source = &model->source,
-                             .prefix = b->prefix,
-                             .err = err};
-    if (!depends_on_mixer(model, row->slot) || !shape_layers_find_key(&r, ARCH_PART_MIXER))
+    const struct model_layer *facts = &model->shape.layers[layer];
+    struct shape_reader r = reader_of(b, err);
+    enum arch_part part;
+    if (!depends_on_kind(model, row->slot, &part) || !shape_layers_find_key(&r, part, facts))
         return checkpoint_missing_tensor(model->ckpt, name, err);
-    return checkpoint_bad_key(model->ckpt, r.key, err,
-                              "layer %" PRIu32 " is \"%s\", and the file has no tensor \"%s\"",
-                              layer, model->shape.layers[layer].mixer->name, name);
+    return checkpoint_bad_key(
+        model->ckpt, r.key, err, "layer %" PRIu32 " is \"%s\", and the file has no tensor \"%s\"",
+        layer, part == ARCH_PART_MIXER ? facts->mixer->name : facts->ffn->name, name);
+}
+
+/* Kinds of layers may differ in the width of their heads. The error about a tensor of another shape
+ * then names the key that gives the kind, too. */
+static int name_kind(const struct binding *b, const struct arch_tensor *row, uint32_t layer,
+                     struct error *err)
+{
+    const struct model *model = b->model;
+    struct shape_reader r = reader_of(b, err);
+    bool mixer = row->slot >= ARCH_FIRST_LAYER_SLOT && row->slot < ARCH_FFN_NORM;
+    if (!mixer || !arch_find_param(&model->source, ARCH_PARAM_KEY_DIM, 1) ||
+        !shape_layers_find_key(&r, ARCH_PART_MIXER, &model->shape.layers[layer]))
+        return err->status;
+    size_t n = strlen(err->message);
+    snprintf(err->message + n, sizeof(err->message) - n,
+             "; key \"%s\" makes layer %" PRIu32 " \"%s\"", r.key, layer,
+             model->shape.layers[layer].mixer->name);
+    return err->status;
 }
 
 static int bind_tensor(const struct binding *b, const struct arch_tensor *row, uint32_t layer,
@@ -356,6 +391,8 @@ static int bind_tensor(const struct binding *b, const struct arch_tensor *row, u
     if (rc || !tensor)
         return rc;
     rc = check_tensor(model, row, layer, tensor, err);
+    if (rc == STATUS_INVALID_ARGUMENT)
+        return name_kind(b, row, layer, err);
     if (!rc && first)
         rc = model_has_experts(row->slot) ? check_expert(model, row, first, tensor, err)
                                           : check_head(model, first, tensor, err);

@@ -291,6 +291,23 @@ static int find_long_rope(struct shape_reader *r, struct model_shape *s)
     return 0;
 }
 
+/* The error names the key that gives the layer its kind, if there is one. */
+static int unequal_keys(struct shape_reader *r, const struct model_shape *s, uint32_t layer,
+                        uint32_t dim, uint32_t other)
+{
+    static const char hint[] = "use a model with equal heads";
+    const char *kind = s->layers[layer].mixer->name;
+    if (shape_layers_find_key(r, ARCH_PART_MIXER, &s->layers[layer]))
+        return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                      "layer %" PRIu32 " is \"%s\" with keys of %" PRIu32
+                                      " elements, and shares a rope with keys of %" PRIu32 "; %s",
+                                      layer, kind, dim, other, hint);
+    return error_set(r->err, STATUS_UNIMPLEMENTED,
+                     "%s: layer %" PRIu32 " has keys of %" PRIu32 " elements and shares a rope "
+                     "with keys of %" PRIu32 "; %s",
+                     checkpoint_name(r->ckpt), layer, dim, other, hint);
+}
+
 /* Reads each set that a layer uses. Layers that share a set have equal key dimensions. */
 static int read_ropes(struct shape_reader *r, struct model_shape *s)
 {
@@ -305,10 +322,7 @@ static int read_ropes(struct shape_reader *r, struct model_shape *s)
         if (rc)
             return rc;
         if (k_dims[of] && k_dims[of] != dim)
-            return error_set(r->err, STATUS_UNIMPLEMENTED,
-                             "%s: layer %" PRIu32 " has keys of %" PRIu32 " elements and shares a "
-                             "rope with keys of %" PRIu32 "; use a model with equal heads",
-                             checkpoint_name(r->ckpt), i, dim, k_dims[of]);
+            return unequal_keys(r, s, i, dim, k_dims[of]);
         k_dims[of] = dim;
     }
     return find_long_rope(r, s);

@@ -147,6 +147,8 @@ uint64_t shape_state_floats(const struct model_shape *shape, uint32_t layer);
 /* True if a mixer of the kind has the slot, which is one of ARCH_ATTN_NORM to
  * ARCH_ATTN_POST_NORM_BIAS. */
 bool shape_mixer_has(enum arch_mixing mixing, enum arch_slot slot);
+/* True if an FFN of the kind has the slot, which is ARCH_FFN_NORM or a later one. */
+bool shape_ffn_has(const struct arch_ffn *ffn, enum arch_slot slot);
 /* True if the layer's kinds have the slot, which exists once per layer. */
 bool shape_layer_has(const struct model_layer *layer, enum arch_slot slot);
 

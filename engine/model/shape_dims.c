@@ -147,8 +147,7 @@ bool shape_mixer_has(enum arch_mixing mixing, enum arch_slot slot)
     return mixing != ARCH_MIXING_NONE;
 }
 
-/* True if the layer's FFN has the slot, which is ARCH_FFN_NORM or a later one. */
-static bool ffn_has(const struct arch_ffn *ffn, enum arch_slot slot)
+bool shape_ffn_has(const struct arch_ffn *ffn, enum arch_slot slot)
 {
     bool both = ffn->body == ARCH_FFN_BOTH;
     bool is_gate = slot == ARCH_FFN_GATE || slot == ARCH_FFN_GATE_BIAS;
@@ -166,5 +165,5 @@ bool shape_layer_has(const struct model_layer *layer, enum arch_slot slot)
     if (slot == ARCH_ATTN_V && layer->values == SHAPE_VALUES_ARE_KEYS)
         return false;
     return slot < ARCH_FFN_NORM ? shape_mixer_has(layer->mixer->mixing, slot)
-                                : ffn_has(layer->ffn, slot);
+                                : shape_ffn_has(layer->ffn, slot);
 }

@@ -216,21 +216,25 @@ int shape_keys_check(struct shape_reader *r)
     for (uint32_t i = 0; !rc && i < r->source->n_params; i++)
         if (r->source->params[i].key)
             rc = check_spellings(r, r->source->params[i].key);
+    /* The keys of ARCH_PATTERN_WITHOUT are not spellings of one key. */
     for (uint32_t i = 0; !rc && i < r->source->n_patterns; i++)
-        if (r->source->patterns[i].key)
+        if (r->source->patterns[i].key && r->source->patterns[i].form != ARCH_PATTERN_WITHOUT)
             rc = check_spellings(r, r->source->patterns[i].key);
     return rc;
 }
 
 /* --- keys that tell of tensors --- */
 
-static bool has_slot(const struct model *model, enum arch_slot slot)
+/* *out_may: a layer is of a kind that can have the slot. */
+static bool has_slot(const struct model *model, enum arch_slot slot, bool *out_may)
 {
-    uint32_t n_layers = slot < ARCH_FIRST_LAYER_SLOT ? 1 : model->shape.n_layers;
-    for (uint32_t layer = 0; layer < n_layers; layer++)
-        if (model_tensor(model, slot, layer, 0))
-            return true;
-    return false;
+    bool global = slot < ARCH_FIRST_LAYER_SLOT, has = false;
+    *out_may = global;
+    for (uint32_t layer = 0; layer < (global ? 1 : model->shape.n_layers); layer++) {
+        *out_may |= !global && shape_layer_has(&model->shape.layers[layer], slot);
+        has |= model_tensor(model, slot, layer, 0) != NULL;
+    }
+    return has;
 }
 
 int shape_keys_check_tensors(const struct model *model, const char *prefix, struct error *err)
@@ -238,14 +242,16 @@ int shape_keys_check_tensors(const struct model *model, const char *prefix, stru
     for (uint32_t i = 0; i < model->source.n_fixed_keys; i++) {
         const struct arch_fixed_key *fixed = &model->source.fixed_keys[i];
         char full[SHAPE_MAX_KEY];
-        bool says = false;
+        bool says = false, may = false;
         snprintf(full, sizeof(full), "%s%s", prefix, fixed->key);
         if (fixed->rule != ARCH_KEY_TENSOR || !checkpoint_has(model->ckpt, full))
             continue;
         int rc = checkpoint_get_bool(model->ckpt, full, &says, err);
         if (rc)
             return rc;
-        if (says != has_slot(model, fixed->slot))
+        /* The key of a kind that no layer has says nothing. */
+        bool has = has_slot(model, fixed->slot, &may);
+        if (may && says != has)
             return checkpoint_bad_key(model->ckpt, full, err,
                                       "the value is %s, and the file has %s tensors as \"%s\"",
                                       says ? "true" : "false", says ? "no" : "such",

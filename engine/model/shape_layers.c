@@ -62,6 +62,7 @@ static bool has_form(const struct shape_reader *r, const char *full, enum arch_p
 {
     switch (form) {
     case ARCH_PATTERN_LIST:
+    case ARCH_PATTERN_ONLY:
         return has_array(r, full, CHECKPOINT_INT, out_array);
     case ARCH_PATTERN_FLAGS:
     case ARCH_PATTERN_MARKED:
@@ -93,17 +94,31 @@ bool shape_layers_take(const struct shape_reader *r, const char *full, const cha
     return false;
 }
 
-bool shape_layers_find_key(struct shape_reader *r, enum arch_part part)
+/* True if a row of this form can give the kind: a list that names kinds, or a row of the kind. */
+static bool may_give(const struct arch_pattern *p, uint32_t kind)
+{
+    return p->form == ARCH_PATTERN_NAMES || p->form == ARCH_PATTERN_SAME_NAMES || p->kind == kind ||
+           ((p->form == ARCH_PATTERN_FLAGS || p->form == ARCH_PATTERN_ONLY) && p->rest == kind);
+}
+
+/* The last row wins. A layer that no row has given its kind has kind 0. */
+bool shape_layers_find_key(struct shape_reader *r, enum arch_part part,
+                           const struct model_layer *layer)
 {
     struct checkpoint_array ignored;
+    const struct arch_pattern *any = NULL;
+    uint32_t kind = kind_of(r, layer, part);
     for (uint32_t i = r->source->n_patterns; i > 0; i--) {
         const struct arch_pattern *p = &r->source->patterns[i - 1];
         bool by_value = p->form == ARCH_PATTERN_SET || p->form == ARCH_PATTERN_TEXT;
-        if (p->part == part && p->key && !by_value && shape_reader_find(r, p->key) &&
-            has_form(r, r->key, p->form, &ignored))
+        if (p->part != part || !p->key || by_value || !shape_reader_find(r, p->key) ||
+            !has_form(r, r->key, p->form, &ignored))
+            continue;
+        if (may_give(p, kind))
             return true;
+        any = p;
     }
-    return false;
+    return any && shape_reader_find(r, any->key);
 }
 
 uint64_t shape_layers_count(struct shape_reader *r)
@@ -183,6 +198,8 @@ static int check_length(struct shape_reader *r, const struct checkpoint_array *a
 static int apply_list(struct shape_reader *r, const struct arch_pattern *p,
                       const struct checkpoint_array *array, struct model_shape *s)
 {
+    for (uint32_t i = 0; p->form == ARCH_PATTERN_ONLY && i < s->n_layers; i++)
+        set_kind(r, &s->layers[i], p->part, p->rest);
     for (uint64_t i = 0; i < array->n; i++) {
         int64_t layer = checkpoint_array_int(array, i);
         if (layer < 0 || layer >= s->n_layers)
@@ -309,7 +326,7 @@ static int apply_pattern(struct shape_reader *r, const struct arch_pattern *p,
     }
     if (!has_form(r, r->key, p->form, &array))
         return 0;
-    if (p->form == ARCH_PATTERN_LIST)
+    if (p->form == ARCH_PATTERN_LIST || p->form == ARCH_PATTERN_ONLY)
         return apply_list(r, p, &array, s);
     if (p->form == ARCH_PATTERN_CHARS)
         return apply_chars(r, p, s);

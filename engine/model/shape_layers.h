@@ -12,8 +12,9 @@ int shape_layers_read(struct shape_reader *r, struct model_shape *s);
  * prefix. */
 bool shape_layers_take(const struct shape_reader *r, const char *full, const char *key);
 
-/* Writes the file's key that gives layers their mixers or FFNs to r->key. False if no key does. */
-bool shape_layers_find_key(struct shape_reader *r, enum arch_part part);
+/* Writes the file's key that gives the layer its mixer or FFN to r->key. False if no key does. */
+bool shape_layers_find_key(struct shape_reader *r, enum arch_part part,
+                           const struct model_layer *layer);
 
 /* Elements of the list that names the kind of each layer; 0 without such a list. */
 uint64_t shape_layers_count(struct shape_reader *r);

@@ -321,7 +321,7 @@ static bool patterns_are_sound(const struct arch *arch, const struct arch_source
         bool has_n = p->form <= ARCH_PATTERN_AFTER || p->form == ARCH_PATTERN_CHARS ||
                      p->form == ARCH_PATTERN_SET;
         bool has_rest = p->form == ARCH_PATTERN_FLAGS || p->form == ARCH_PATTERN_SET ||
-                        p->form == ARCH_PATTERN_TEXT;
+                        p->form == ARCH_PATTERN_TEXT || p->form == ARCH_PATTERN_ONLY;
         if ((unsigned)p->part > ARCH_PART_FFN || (unsigned)p->form >= N_ARCH_PATTERN_FORMS ||
             (p->form == ARCH_PATTERN_CHARS && (!p->key || !p->n)) || p->kind >= n_kinds ||
             p->rest >= n_kinds || (!p->key && !p->n) || (!has_n && p->n) ||
@@ -477,8 +477,9 @@ static bool can_choose(const struct arch_source *source, enum arch_part part, ui
 {
     for (uint32_t i = 0; i < source->n_patterns; i++) {
         const struct arch_pattern *p = &source->patterns[i];
-        if (p->part == part && (p->kind == kind || p->form == ARCH_PATTERN_NAMES ||
-                                (p->form == ARCH_PATTERN_FLAGS && p->rest == kind)))
+        bool has_rest = p->form == ARCH_PATTERN_FLAGS || p->form == ARCH_PATTERN_ONLY;
+        if (p->part == part &&
+            (p->kind == kind || p->form == ARCH_PATTERN_NAMES || (has_rest && p->rest == kind)))
             return true;
     }
     return kind == 0;

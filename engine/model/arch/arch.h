@@ -197,6 +197,7 @@ enum arch_pattern_form {
     ARCH_PATTERN_TEXT, /* if the text is a name of `kind`: layers of `rest` get `kind` */
     /* As NAMES, but each layer must have this kind by the rows before. */
     ARCH_PATTERN_SAME_NAMES,
+    ARCH_PATTERN_ONLY, /* as LIST, and all other layers get `rest` */
     N_ARCH_PATTERN_FORMS,
 };
 

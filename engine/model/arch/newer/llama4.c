@@ -86,7 +86,7 @@ static const struct arch_pattern hf_patterns[] = {
     {ARCH_PART_MIXER, ARCH_PATTERN_FLAGS, "no_rope_layers", 0, CHUNKED, FULL},
     {ARCH_PART_MIXER, ARCH_PATTERN_SAME_NAMES, "layer_types", 0, 0, 0},
     {ARCH_PART_FFN, ARCH_PATTERN_LAST_OF, "interleave_moe_layer_step", 1, SPARSE, 0},
-    {ARCH_PART_FFN, ARCH_PATTERN_LIST, "moe_layers", 0, SPARSE, 0},
+    {ARCH_PART_FFN, ARCH_PATTERN_ONLY, "moe_layers", 0, SPARSE, DENSE},
 };
 
 static const struct arch_source llama4_sources[] = {

@@ -19,8 +19,10 @@ enum { MAX_GOLDENS = 4 };
 static const struct family {
     const struct arch *arch;
     const char *goldens[MAX_GOLDENS];
-    bool states_residual, states_activation; /* the files' keys replace the table's choice */
-    uint32_t n_without_window;               /* so many first kinds serve files without a window */
+    /* The files' keys replace the table's choice. A residual of layers with a single part does not
+     * count, either. */
+    bool states_residual, states_activation;
+    uint32_t n_without_window; /* so many first kinds serve files without a window */
 } families[] = {
     {&arch_llama, {"llama3.gguf", "mistral"}, false, false, 0},
     {&arch_qwen3, {"qwen3.gguf"}, false, false, 0},
@@ -70,6 +72,12 @@ static const struct family {
     {&arch_gemma4, {"gemma4.gguf", "gemma4"}, false, false, 0},
     {&arch_gemma4_moe, {"gemma4_moe.gguf", "gemma4_moe"}, false, false, 0},
     {&arch_llama4, {"llama4_8192.gguf", "llama4"}, false, false, 0},
+    {&arch_lfm2, {"lfm2.gguf", "lfm2"}, false, false, 0},
+    {&arch_lfm2moe, {"lfm2moe.gguf", "lfm2moe"}, false, false, 0},
+    {&arch_mamba2, {"mamba2.gguf", "mamba2"}, true, false, 0},
+    {&arch_granitehybrid, {"granitehybrid.gguf", "granitehybrid_moe.gguf"}, false, false, 0},
+    {&arch_nemotron_h, {"nemotron_h.gguf", "nemotron_h_moe.gguf"}, true, false, 0},
+    {&arch_falcon_h1, {"falcon_h1.gguf", "falcon_h1_bare"}, false, false, 0},
 };
 
 static struct checkpoint *ckpts[MAX_GOLDENS];
@@ -107,7 +115,7 @@ static uint32_t try_mixer(const struct family *f, uint32_t i)
     struct arch arch = *f->arch;
     struct arch_mixer *m = &arch.mixers[i];
     uint32_t n_bad = 0;
-    EACH_OTHER(m->mixing, 2, m->name);
+    EACH_OTHER(m->mixing, N_ARCH_MIXINGS, m->name);
     EACH_OTHER(m->reach, i < f->n_without_window ? 1 : 3, m->name);
     EACH_OTHER(m->rope, ARCH_MAX_ROPES, m->name);
     EACH_OTHER(m->head_norm, 2, m->name);
@@ -120,6 +128,8 @@ static uint32_t try_mixer(const struct family *f, uint32_t i)
     EACH_OTHER(m->has_temperature, 2, m->name);
     if (m->keys_as_values) /* allows files without values, and changes no other */
         EACH_OTHER(m->keys_as_values, 2, m->name);
+    if (m->mixing == ARCH_MIXING_MAMBA2 || m->mixing == ARCH_MIXING_ATTENTION_MAMBA2)
+        EACH_OTHER(m->norm_before_gate, 2, m->name);
     return n_bad;
 }
 
@@ -152,7 +162,9 @@ static uint32_t try_rest(const struct family *f)
         EACH_OTHER(arch.residual, 2, "");
     for (uint32_t i = 0; i < arch.n_ffns; i++) {
         struct arch_ffn *ffn = &arch.ffns[i];
-        EACH_OTHER(ffn->body, 3, ffn->name);
+        EACH_OTHER(ffn->body, ARCH_FFN_BOTH + 1, ffn->name);
+        if (ffn->body == ARCH_FFN_NONE)
+            continue;
         EACH_OTHER(ffn->form, 2, ffn->name);
         if (ffn->body == ARCH_FFN_EXPERTS)
             n_bad += try_router(f, i);

@@ -271,6 +271,8 @@ static const struct {
      "},\n    \"4\": {\n      \"head_dim\": 32,\n      \"num_key_value_heads\": 1\n    }\n  }",
      "\"global_head_dim\": 32, \"num_global_key_value_heads\": 1"},
     {"llama4", NO_ROPE, "\"no_rope_layers\": []"},
+    /* Symptom: the two keys of published LFM2 folders counted as two values of one key. */
+    {"lfm2", "\"full_attn_idxs\": null", "\"full_attn_idxs\": [1]"},
     {"llama4", "\"attn_temperature_tuning\": true", "\"attn_temperature_tuning\": 4"},
     {"gemma2", ALSO("\"sliding_window_size\": 16, \"hidden_act\": \"gelu\"")},
     {"gemma2", "  \"tie_word_embeddings\": true,\n", ""},

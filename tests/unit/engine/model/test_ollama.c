@@ -185,6 +185,30 @@ static void test_mistral3_when_written_by_ollama_then_the_same_model(void **stat
     compare("ministral3", &plain, &ollama);
 }
 
+/* --- Gemma 4 --- */
+
+/* The text model has the names of other files. Keys of the parts for images and sound are beside.
+ */
+static void gemma4_parts(struct gguf_writer *w)
+{
+    gguf_kv_u32(w, "gemma4.vision.block_count", 16);
+    gguf_kv_u32(w, "gemma4.vision.num_channels", 3);
+    gguf_kv_u32(w, "gemma4.vision.projector.scale_factor", 3);
+    gguf_kv_u32(w, "gemma4.audio.block_count", 12);
+    gguf_kv_u32(w, "gemma4.audio.conv_kernel_size", 5);
+}
+
+static void test_gemma4_when_written_by_ollama_then_the_same_model(void **state)
+{
+    static const char *const goldens[] = {"gemma4", "gemma4_moe"};
+    const struct dialect plain = {.from = "gemma4", .to = "gemma4"};
+    const struct dialect ollama = {
+        .from = "gemma4", .to = "gemma4", .more = gemma4_parts, .images = true};
+    (void)state;
+    for (size_t i = 0; i < COUNT(goldens); i++)
+        compare(goldens[i], &plain, &ollama);
+}
+
 /* --- Qwen3.5 and Qwen3-Next --- */
 
 /* Arrays as they stand in a file: the elements' type, their number, the elements. */
@@ -310,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_gemma3_when_written_by_ollama_then_scaled_by_8),
         cmocka_unit_test(test_gemma3_when_the_context_is_short_or_the_file_plain_then_not_scaled),
         cmocka_unit_test(test_mistral3_when_written_by_ollama_then_the_same_model),
+        cmocka_unit_test(test_gemma4_when_written_by_ollama_then_the_same_model),
         cmocka_unit_test(test_qwen35_when_written_by_ollama_then_the_same_model),
         cmocka_unit_test(test_qwen35_when_heads_are_not_reordered_then_grouped),
     };
