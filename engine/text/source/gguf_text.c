@@ -21,6 +21,17 @@
 /* Values of tokenizer.ggml.token_type. */
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
 
+/* Ollama calls the tokenizer of Gemma 4 "llama", and its pre-tokenizer "gemma4". Its merges count,
+ * and the scores are only the ids. */
+static bool is_gemma4_of_ollama(const struct text_facts *facts)
+{
+    const char *pre = "";
+    struct error ignored;
+    int rc = checkpoint_get_string_or(facts->ckpt, "tokenizer.ggml.pre", "", &pre, &ignored);
+    return !rc && strcmp(facts->model, "llama") == 0 && strcmp(pre, "gemma4") == 0 &&
+           checkpoint_has(facts->ckpt, MERGES_KEY);
+}
+
 static int read_model(struct text_facts *facts, struct error *err)
 {
     static const struct {
@@ -38,6 +49,8 @@ static int read_model(struct text_facts *facts, struct error *err)
         if (strcmp(model, models[i].name) != 0)
             continue;
         facts->model = models[i].name;
+        if (is_gemma4_of_ollama(facts))
+            facts->model = "gemma4";
         if (!models[i].family)
             return 0;
         family = models[i].family;

@@ -59,14 +59,14 @@ enum {
     SPM_TAB
 };
 
-static void write_spm(struct gguf_writer *w, bool integers)
+static void write_spm(struct gguf_writer *w, const char *model, const char *pre, bool integers)
 {
     static const int32_t types[] = {2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1, 1, 4};
     /* The pair of the highest score is merged first, the leftmost of equal ones. */
     static const int32_t scores[] = {0, 0, 0, 0, 0, -9, -9, -9, -4, -2, -3, -2, 0};
     enum { N = sizeof(types) / sizeof(types[0]) };
-    gguf_kv_string(w, "tokenizer.ggml.model", "llama");
-    gguf_kv_string(w, "tokenizer.ggml.pre", "default");
+    gguf_kv_string(w, "tokenizer.ggml.model", model);
+    gguf_kv_string(w, "tokenizer.ggml.pre", pre);
     gguf_kv_strings(w, "tokenizer.ggml.tokens", spm_tokens, N);
     gguf_kv_i32s(w, "tokenizer.ggml.token_type", types, N);
     if (integers) {
@@ -92,7 +92,7 @@ static struct tokenizer *open_spm(bool integers, bool prefix)
     struct tokenizer *tok = NULL;
     struct error err = {0};
     gguf_begin(&w);
-    write_spm(&w, integers);
+    write_spm(&w, "llama", "default", integers);
     if (!prefix)
         gguf_kv_bool(&w, "tokenizer.ggml.add_space_prefix", 0);
     gguf_finish(&w);
@@ -128,10 +128,38 @@ static void test_encode_when_model_is_llama_then_merges_go_by_score(void **state
     tokenizer_close(tok);
 }
 
+/* Files of Ollama. Symptom: the scores, which are the ids, chose the merges. */
+static void test_encode_when_ollama_calls_gemma4_llama_then_merges_go_by_rank(void **state)
+{
+    static const char *const models[] = {"gemma4", "llama"};
+    static const char *const merges[] = {"b b", "a b", "\xE2\x96\x81 a"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct gguf_writer w = {0};
+        struct checkpoint *c;
+        struct tokenizer *tok = NULL;
+        struct error err = {0};
+        gguf_begin(&w);
+        write_spm(&w, models[i], "gemma4", false);
+        gguf_kv_strings(&w, "tokenizer.ggml.merges", merges, 3);
+        gguf_finish(&w);
+        if (gguf_open(&w, &c, &err) || tokenizer_open(c, &tok, &err))
+            fail_msg("%s", err.message);
+        assert_string_equal(tokenizer_info(tok)->model, "gemma4");
+        check_ids(tok, "abb", 0, IDS(SPM_A, SPM_BB));
+        check_ids(tok, " a", 0, IDS(SPM_MARK_A));
+        check_ids(tok, "ab", 0, IDS(SPM_AB));
+        tokenizer_close(tok);
+        checkpoint_close(c);
+        gguf_writer_fini(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode_when_model_is_llama_then_merges_go_by_score),
+        cmocka_unit_test(test_encode_when_ollama_calls_gemma4_llama_then_merges_go_by_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
