@@ -3,7 +3,7 @@
 # issue is resolved; results go to docs/log.
 #
 #   tests/long.sh PART...      sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart
-#                              clients tokenizers models models-random bench page peers shapes, or all
+#                              clients tokenizers models models-random states bench page peers shapes, or all
 set -uo pipefail
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in
@@ -226,6 +226,13 @@ part_models-random() {
     done
 }
 
+# Recurrent layers under fire: 5,000 random schedules on real models, and 100,000 on an oracle of states.
+part_states() {
+    run "build dev" build dev
+    SLUICE_SCHEDULES=5000 SLUICE_SEED=${SLUICE_SEED:-$RANDOM} run "answers under fire" build/dev/bin/test_engine_engine_fire
+    SLUICE_SCHEDULES=100000 run "slots of states" build/dev/bin/test_engine_scheduler_states
+}
+
 part_bench() { # figures for docs/log
     run "build release" build release
     run "release benches" cmake --preset release -DSLUICE_TESTS=ON
@@ -251,7 +258,7 @@ part_shapes() { # other families beside llama.cpp, and the load of a folder besi
 }
 
 parts=("$@")
-[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart clients tokenizers models models-random bench page peers shapes)
+[ "$1" = all ] && parts=(sim tidy sanitizers tsan fuzz accuracy simt load plumbing faults store malloc package quickstart clients tokenizers models models-random states bench page peers shapes)
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || { echo "no part $part" >&2; exit 2; }
     started=$SECONDS
