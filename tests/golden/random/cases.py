@@ -2,6 +2,8 @@
 
 from common import *  # noqa: F403
 from expert_cases import EXPERT_CASES
+from newer_cases import NEWER_CASES
+from state_cases import STATE_CASES
 
 
 def gpt2_sizes(rng):
@@ -227,4 +229,4 @@ CASES = {
         "parallel": Change(dict(use_parallel_residual=True)), "norms": Change(dict(qk_layernorm=True)),
         "12b": Change(dict(use_parallel_residual=True, qk_layernorm=True))}, "stablelm", ("tied", "norms", "12b")),
 }
-CASES |= EXPERT_CASES
+CASES |= EXPERT_CASES | STATE_CASES | NEWER_CASES

@@ -25,6 +25,8 @@ class Case:
     gguf: tuple = ()  # changes that a GGUF states, too
     plus_one: bool = False
     longest: int = 48  # tokens
+    edit: Callable = lambda model, rng: None  # changes the random weights
+    wide: dict = field(default_factory=dict)  # settings of the wide model, beyond those of widen()
 
 
 def pick(rng, *values):

@@ -47,7 +47,7 @@ def build(case, config, rng, dtype):
     c._experts_implementation = "eager"
     torch.manual_seed(0)
     model = cls(c).float().eval()
-    make_families.random_weights(model, Family(case.model, config, plus_one=case.plus_one, peak=1.3), rng)
+    make_families.random_weights(model, Family(case.model, config, plus_one=case.plus_one, peak=1.3, edit=case.edit), rng)
     for p in model.parameters():
         x = p.data * 1.0001 if dtype == "f32" else p.data
         p.data = x.to(TYPES[dtype]).to(torch.float32)
@@ -169,6 +169,7 @@ def compare(report, program, name, label, change, seed, root):
     config = case.sizes(rng)
     if label == WIDE:
         widen(config)
+        config |= case.wide
     settings = change.settings(rng, config) if callable(change.settings) else change.settings
     config |= settings
     dtype, shards, old = ("f32", "bf16", "f16")[rng.integers(3)], bool(rng.integers(2)), bool(rng.integers(2))
@@ -187,7 +188,7 @@ def compare(report, program, name, label, change, seed, root):
     except Exception as e:  # the change makes no model in transformers, either
         print(f"skip {what}: transformers: {type(e).__name__}: {str(e).splitlines()[-1][:150]}", flush=True)
         return
-    save(model, folder, dtype, shards, old, "layer_types" in settings or "linear_num_key_heads" in config)
+    save(model, folder, dtype, shards, old, "layer_types" in config)
     got = run(program, folder, ids, 0)
     judge(report, what, got, model, ids, change)
     if label in ("", WIDE) and not isinstance(got, str):
