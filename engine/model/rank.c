@@ -194,14 +194,3 @@ void rank_split_fini(struct rank_split *split)
     free(split->layers);
     split->layers = NULL;
 }
-
-uint64_t rank_state_floats(const struct rank_split *split, const struct model_shape *shape,
-                           uint32_t i_layer)
-{
-    const struct state_split *state = &split->layers[i_layer].state;
-    const struct model_state *s = &shape->state;
-    if (!state->n_values)
-        return 0;
-    return (uint64_t)(s->width - 1) * state_inputs(state, s) +
-           (uint64_t)state->n_heads * s->key_dim * s->head_dim;
-}

@@ -83,8 +83,3 @@ bool rank_may_cut(const struct model_shape *shape, uint32_t layer);
 int rank_split_init(struct rank_split *split, const struct rank *rank,
                     const struct model_shape *shape, struct error *err);
 void rank_split_fini(struct rank_split *split);
-
-/* Floats of a sequence's state that the rank holds for a layer; 0 without a state. First the inputs
- * of the convolution of Q, K and V, then the heads. Layers are counted within the rank. */
-uint64_t rank_state_floats(const struct rank_split *split, const struct model_shape *shape,
-                           uint32_t i_layer);
