@@ -184,6 +184,8 @@ int rank_split_init(struct rank_split *split, const struct rank *rank,
     for (uint32_t i = 0; !rc && i < n_layers; i++) {
         const struct model_layer *layer = &shape->layers[rank->layer_begin + i];
         rc = split_layer(&split->layers[i], rank, shape, layer, err);
+        if (rc)
+            error_prefix(err, "layer %u", rank->layer_begin + i);
         raise_most(&split->most, &split->layers[i], layer, &shape->state);
     }
     return rc ? rc : split_dim(&split->vocab, shape->vocab_size, 1, rank, "the vocabulary", err);

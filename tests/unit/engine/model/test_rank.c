@@ -147,6 +147,21 @@ static void test_split_impossible_refused(void **state)
     }
 }
 
+/* Layers differ in hybrid models, so the refusal names the layer. */
+static void test_layer_that_cannot_be_divided_is_named(void **state)
+{
+    const struct model_shape s = shape_of(8, 4, 32, 256);
+    struct rank rank = {.index = 0, .tp = 2, .n_stages = 1};
+    struct rank_split split;
+    struct error err = {0};
+    (void)state;
+    layers[1].ffn_dim = 32;
+    assert_int_equal(rank_split_init(&split, &rank, &s, &err), STATUS_INVALID_ARGUMENT);
+    if (!names_all(err.message, "layer 1|tp 2|MLP|32"))
+        fail_msg("%s", err.message);
+    rank_split_fini(&split);
+}
+
 /* Each layer is divided by its own numbers. The workspace is as wide as the widest layer. */
 static void test_split_each_layer_by_its_own_numbers(void **state)
 {
@@ -271,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_split_through_shared_kv_refused),
         cmocka_unit_test(test_split_of_per_layer_inputs_refused),
         cmocka_unit_test(test_split_impossible_refused),
+        cmocka_unit_test(test_layer_that_cannot_be_divided_is_named),
         cmocka_unit_test(test_split_each_layer_by_its_own_numbers),
         cmocka_unit_test(test_split_heads_by_both_widths),
         cmocka_unit_test(test_stages_take_their_layers),
