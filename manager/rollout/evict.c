@@ -79,9 +79,7 @@ static bool add_deployment(const struct catalog *catalog, Sluice__V1__Plan *plan
 {
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
-        if ((int)row->state == REPLICA_STOPPED || strcmp(row->model, d->model) != 0 ||
-            strcmp(row->version, d->version) != 0 ||
-            strcmp(row->device_group, d->device_group) != 0)
+        if ((int)row->state == REPLICA_STOPPED || !pb_replica_is_of(row, d))
             continue;
         if (plan->n_evictions == EVICT_MAX ||
             !add_eviction(plan, evictions, row->id, d, device, freed))

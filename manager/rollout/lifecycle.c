@@ -299,6 +299,17 @@ static int check_devices(const struct catalog *catalog, const struct lifecycle_t
 }
 
 /* Failed replicas do not count, as new ones replace them. */
+int lifecycle_answer(struct txn *txn, int rc, pb_operation *operation, uint32_t grace_ms,
+                     pb_operation **out_answer, struct error *err)
+{
+    if (rc == 0 && !message_set_copy(out_answer, operation))
+        rc = error_no_memory(err);
+    if (rc == 0)
+        return lifecycle_put(txn, operation, grace_ms, err);
+    message_free(&operation->base);
+    return rc;
+}
+
 int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_target *target,
                          uint32_t n_replicas, const struct lifecycle_limits *limits,
                          struct error *err)

@@ -65,24 +65,14 @@ int park_apply(struct txn *txn, const wake_request *request, bool parked,
     if (!deployment)
         return row ? error_no_memory(err) : err->status;
     struct lifecycle_target target = lifecycle_target_of(deployment);
-    pb_operation *copy = NULL;
     pb_operation *operation =
         lifecycle_operation(txn, parked ? OPERATION_PARK : OPERATION_WAKE, request->request_id,
                             target.model, target.version, target.group, err);
-    int rc = operation ? 0 : err->status;
-    if (rc == 0)
-        rc = change_deployment(txn, deployment, parked, args, operation, err);
-    if (rc == 0 && !(copy = MESSAGE_COPY(pb_operation, operation)))
-        rc = error_no_memory(err);
-    if (rc == 0)
-        rc = lifecycle_put(txn, operation, args->grace_ms, err);
-    else if (operation)
-        message_free(&operation->base);
+    int rc =
+        operation ? change_deployment(txn, deployment, parked, args, operation, err) : err->status;
+    if (operation)
+        rc = lifecycle_answer(txn, rc, operation, args->grace_ms, out_operation, err);
     message_free(&deployment->base);
-    if (rc == 0)
-        *out_operation = copy;
-    else if (copy)
-        message_free(&copy->base);
     return rc;
 }
 
@@ -105,7 +95,7 @@ int park_version(struct txn *txn, const struct lifecycle_target *target,
     struct park_named named;
     park_name(&named, target);
     int rc = park_apply(txn, &named.request, true, &args, &operation, err);
-    if (rc == 0)
+    if (operation)
         message_free(&operation->base);
     return rc;
 }

@@ -97,7 +97,7 @@ static int collect(const struct catalog *catalog, const unload_request *request,
 }
 
 int unload_apply(struct txn *txn, const unload_request *request, const struct unload_args *args,
-                 unload_response **out_response, struct error *err)
+                 pb_operation **out_operation, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
     if (unload_check(catalog, request, args, err) != 0)
@@ -108,25 +108,10 @@ int unload_apply(struct txn *txn, const unload_request *request, const struct un
     if (!operation)
         return err->status;
     failpoint("unload.before_write");
-    unload_response *response = NULL;
     int rc = collect(catalog, request, operation, err);
     if (rc == 0)
         rc = delete_deployments(txn, request, err);
-    if (rc == 0) {
-        response = MESSAGE_NEW(unload_response,
-                               sluice__manager__v1__unload_model_version_response__descriptor);
-        if (!response || !message_set_copy(&response->operation, operation))
-            rc = error_no_memory(err);
-    }
-    if (rc == 0)
-        rc = lifecycle_put(txn, operation, args->grace_ms, err);
-    else
-        message_free(&operation->base);
-    if (rc == 0)
-        *out_response = response;
-    else if (response)
-        message_free(&response->base);
-    return rc;
+    return lifecycle_answer(txn, rc, operation, args->grace_ms, out_operation, err);
 }
 
 int unload_version(struct txn *txn, const struct lifecycle_target *target,
@@ -135,7 +120,7 @@ int unload_version(struct txn *txn, const struct lifecycle_target *target,
 {
     const struct unload_args args = {.limits = *limits, .grace_ms = grace_ms};
     unload_request request = SLUICE__MANAGER__V1__UNLOAD_MODEL_VERSION_REQUEST__INIT;
-    unload_response *response = NULL;
+    pb_operation *operation = NULL;
     char model[80], version[48], group[80]; /* copies: rows move when others are written */
     snprintf(model, sizeof(model), "%s", target->model);
     snprintf(version, sizeof(version), "%s", target->version);
@@ -143,14 +128,12 @@ int unload_version(struct txn *txn, const struct lifecycle_target *target,
     request.model = model;
     request.version = version;
     request.device_group = group;
-    int rc = unload_apply(txn, &request, &args, &response, err);
-    if (rc != 0 || !response)
-        return err->status;
-    for (size_t i = 0; rc == 0 && evicts_for && i < response->operation->n_replica_ids; i++)
+    int rc = unload_apply(txn, &request, &args, &operation, err);
+    for (size_t i = 0; rc == 0 && evicts_for && i < operation->n_replica_ids; i++)
         if (!message_append_text(&evicts_for->n_evicted_replica_ids,
-                                 &evicts_for->evicted_replica_ids,
-                                 response->operation->replica_ids[i]))
+                                 &evicts_for->evicted_replica_ids, operation->replica_ids[i]))
             rc = error_no_memory(err);
-    message_free(&response->base);
+    if (operation)
+        message_free(&operation->base);
     return rc;
 }

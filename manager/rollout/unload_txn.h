@@ -25,9 +25,9 @@ bool unload_concerns(const unload_request *request, const char *model, const cha
 /* Runs all checks of an unload. */
 int unload_check(const struct catalog *catalog, const unload_request *request,
                  const struct unload_args *args, struct error *err);
-/* *out_response is owned. */
+/* *out_operation is a copy; owned. */
 int unload_apply(struct txn *txn, const unload_request *request, const struct unload_args *args,
-                 unload_response **out_response, struct error *err);
+                 pb_operation **out_operation, struct error *err);
 /* Unloads a loaded version from a group. `evicts_for`: the operation that must wait for the end
  * of the version's replicas, or NULL. */
 int unload_version(struct txn *txn, const struct lifecycle_target *target,

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "manager/base/context.h"
+#include "manager/service/service.h"
 #include "manager/settings/settings.h"
 #include "manager/store/catalog.h"
 #include "proto/rpc/server/access.h"
@@ -26,103 +27,15 @@
 
 /* --- roles --- */
 
-enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10, METHOD_PATH_BYTES = 256 };
-
-#define MODEL_MANAGER "/sluice.manager.v1.ModelManager/"
-#define ROUTING       "/sluice.manager.v1.Routing/"
-
-/* A viewer reads; an operator controls registered models. Inspecting starts a process. Registering
- * needs an admin, since the manager then reads the named files. So do creating keys and device
- * groups, and WatchRoutes, whose caller appears as a server. */
-static const struct {
-    const char *path;
-    enum role needed;
-} needs[] = {
-    {MODEL_MANAGER "GetModel", ROLE_VIEWER},
-    {MODEL_MANAGER "ListModels", ROLE_VIEWER},
-    {MODEL_MANAGER "GetTraffic", ROLE_VIEWER},
-    {MODEL_MANAGER "ListDevices", ROLE_VIEWER},
-    {MODEL_MANAGER "ListDeviceGroups", ROLE_VIEWER},
-    {MODEL_MANAGER "ListReplicas", ROLE_VIEWER},
-    {MODEL_MANAGER "GetOperation", ROLE_VIEWER},
-    {MODEL_MANAGER "ListOperations", ROLE_VIEWER},
-    {MODEL_MANAGER "WaitOperation", ROLE_VIEWER},
-    {MODEL_MANAGER "WatchOperation", ROLE_VIEWER},
-    {MODEL_MANAGER "WatchEvents", ROLE_VIEWER},
-    {MODEL_MANAGER "GetStatus", ROLE_VIEWER},
-    {MODEL_MANAGER "InspectModelVersion", ROLE_OPERATOR},
-    {MODEL_MANAGER "LoadModelVersion", ROLE_OPERATOR},
-    {MODEL_MANAGER "UnloadModelVersion", ROLE_OPERATOR},
-    {MODEL_MANAGER "ScaleModelVersion", ROLE_OPERATOR},
-    {MODEL_MANAGER "ParkModelVersion", ROLE_OPERATOR},
-    {MODEL_MANAGER "WakeModelVersion", ROLE_OPERATOR},
-    {MODEL_MANAGER "UpdateModelVersion", ROLE_OPERATOR},
-    {MODEL_MANAGER "SetTraffic", ROLE_OPERATOR},
-    {MODEL_MANAGER "SetVersionPolicy", ROLE_OPERATOR},
-    {MODEL_MANAGER "DrainReplica", ROLE_OPERATOR},
-    {MODEL_MANAGER "RestartReplica", ROLE_OPERATOR},
-    {MODEL_MANAGER "CancelOperation", ROLE_OPERATOR},
-    {MODEL_MANAGER "ReleaseDevice", ROLE_OPERATOR},
-    {MODEL_MANAGER "RegisterModelVersion", ROLE_ADMIN},
-    {MODEL_MANAGER "DeleteModelVersion", ROLE_ADMIN},
-    {MODEL_MANAGER "CreateDeviceGroup", ROLE_ADMIN},
-    {MODEL_MANAGER "DeleteDeviceGroup", ROLE_ADMIN},
-    {MODEL_MANAGER "CreateApiKey", ROLE_ADMIN},
-    {MODEL_MANAGER "ListApiKeys", ROLE_ADMIN},
-    {MODEL_MANAGER "RevokeApiKey", ROLE_ADMIN},
-    {ROUTING "WatchRoutes", ROLE_ADMIN},
-    {ROUTING "WakeVersion", ROLE_ADMIN},
-};
-
-enum { N_NEEDS = sizeof(needs) / sizeof(needs[0]) };
+enum { GROUP_BYTES = 16 << 10, MAX_LINES_PER_S = 10 };
 
 static const char reflection_prefix[] = "/grpc.reflection.";
-
-static enum role find_role(const char *path)
-{
-    for (size_t i = 0; i < N_NEEDS; i++)
-        if (strcmp(needs[i].path, path) == 0)
-            return needs[i].needed;
-    return ROLE_NONE;
-}
-
-static bool is_served(const char *path, const struct rpc_service *services, size_t n_services)
-{
-    char served[METHOD_PATH_BYTES];
-    for (size_t i = 0; i < n_services; i++)
-        for (size_t k = 0; k < services[i].n_methods; k++) {
-            snprintf(served, sizeof(served), "/%s/%s", services[i].descriptor->name,
-                     services[i].methods[k].name);
-            if (strcmp(served, path) == 0)
-                return true;
-        }
-    return false;
-}
-
-int access_check_roles(const struct rpc_service *services, size_t n_services, struct error *err)
-{
-    char path[METHOD_PATH_BYTES];
-    for (size_t i = 0; i < n_services; i++)
-        for (size_t k = 0; k < services[i].n_methods; k++) {
-            snprintf(path, sizeof(path), "/%s/%s", services[i].descriptor->name,
-                     services[i].methods[k].name);
-            if (find_role(path) == ROLE_NONE)
-                return error_set(err, STATUS_FAILED_PRECONDITION,
-                                 "%s has no row in the table of roles (access.c)", path + 1);
-        }
-    for (size_t i = 0; i < N_NEEDS; i++)
-        if (!is_served(needs[i].path, services, n_services))
-            return error_set(err, STATUS_FAILED_PRECONDITION,
-                             "%s has a row in the table of roles and no handler",
-                             needs[i].path + 1);
-    return 0;
-}
 
 enum role access_role_needed(const char *path)
 {
     if (strncmp(path, reflection_prefix, sizeof(reflection_prefix) - 1) == 0)
         return ROLE_VIEWER;
-    return find_role(path);
+    return service_role_needed(path);
 }
 
 static int allow_role(const struct rpc_call *call, struct error *err)
@@ -220,8 +133,7 @@ static void count_refusal(void *arg, enum rpc_limit limit)
 
 int access_guard(struct access_gate *gate, struct rpc_server_config *config, struct error *err)
 {
-    if (access_check_roles(config->services, config->n_services, err) != 0 ||
-        open_access(gate->context->settings,
+    if (open_access(gate->context->settings,
                     catalog_count(gate->context->catalog, TABLE_API_KEY) > 0, &gate->access,
                     err) != 0)
         return err->status;

@@ -56,9 +56,6 @@ struct access_caller {
 };
 void access_caller_of(const struct rpc_call *call, struct access_caller *out_caller);
 
-/* FAILED_PRECONDITION with the RPC's name, where an RPC of `services` and the table of roles do
- * not match. */
-int access_check_roles(const struct rpc_service *services, size_t n_services, struct error *err);
 /* The role that "/package.Service/Method" needs; ROLE_NONE: no caller may use the method.
  * Reflection needs the viewer role. */
 enum role access_role_needed(const char *path);

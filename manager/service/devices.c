@@ -357,39 +357,25 @@ void service_list_devices(struct service *service, struct rpc_call *call,
 /* --- ReleaseDevice --- */
 
 static int apply_release(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                         ProtobufCMessage **out_response, struct error *err)
+                         ProtobufCMessage *response, struct error *err)
 {
-    const release_request *request = (const release_request *)message;
-    release_response *response =
-        MESSAGE_NEW(release_response, sluice__manager__v1__release_device_response__descriptor);
     (void)arg;
-    if (!response)
-        return error_no_memory(err);
-    if (device_hold_release(txn, request->device, &response->hold, err) != 0) {
-        message_free(&response->base);
-        return err->status;
-    }
-    *out_response = &response->base;
+    return device_hold_release(txn, ((const release_request *)message)->device,
+                               &((release_response *)response)->hold, err);
+}
+
+static int check_release(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *message, void *arg, struct error *err)
+{
+    enum { MAX_BYTES = 96 };
+    size_t n = strlen(((const release_request *)message)->device);
+    (void)service;
+    (void)call;
+    (void)arg;
+    if (n == 0 || n > MAX_BYTES)
+        return error_field(err, "device", "%zu bytes are not between 1 and %d", n, MAX_BYTES);
     return 0;
 }
 
-static const struct service_change release_change = {
-    .method = "ReleaseDevice",
-    .response_type = &sluice__manager__v1__release_device_response__descriptor,
-    .apply = apply_release,
-};
-
-void service_release_device(struct service *service, struct rpc_call *call,
-                            const ProtobufCMessage *message)
-{
-    enum { MAX_BYTES = 96 };
-    const release_request *request = (const release_request *)message;
-    struct error err;
-    size_t n = strlen(request->device);
-    if (n == 0 || n > MAX_BYTES) {
-        error_field(&err, "device", "%zu bytes are not between 1 and %d", n, MAX_BYTES);
-        service_fail(call, &err);
-        return;
-    }
-    service_change(service, call, message, request->request_id, &release_change, NULL);
-}
+const struct service_change service_release_device = {.check = check_release,
+                                                      .apply = apply_release};

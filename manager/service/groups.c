@@ -79,7 +79,7 @@ static int group_exists(const pb_group *old, const struct device_names *names, s
 }
 
 static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *response, struct error *err)
 {
     const create_request *request = (const create_request *)message;
     const struct create_args *args = arg;
@@ -98,78 +98,60 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
         return error_set(err, STATUS_RESOURCE_EXHAUSTED,
                          "%d device groups exist: that is the limit; delete one first", MAX_GROUPS);
     pb_group *group = MESSAGE_NEW(pb_group, sluice__manager__v1__device_group__descriptor);
-    Sluice__Manager__V1__CreateDeviceGroupResponse *response =
-        MESSAGE_NEW(Sluice__Manager__V1__CreateDeviceGroupResponse,
-                    sluice__manager__v1__create_device_group_response__descriptor);
-    bool complete = group && response;
+    bool complete = group && message_set(&group->name, request->name);
     for (size_t i = 0; complete && i < names->n_names; i++)
         complete = service_group_add(group, names->names[i]);
     if (complete) {
         group->generation = 1;
         group->created_unix_ns = txn_now_unix_ns(txn);
-        complete =
-            message_set(&group->name, request->name) && message_set_copy(&response->group, group);
+        complete = message_set_copy(
+            &((Sluice__Manager__V1__CreateDeviceGroupResponse *)response)->group, group);
     }
     if (!complete) {
         if (group)
             message_free(&group->base);
-        if (response)
-            message_free(&response->base);
         return error_no_memory(err);
     }
     struct txn_event event = {.type = "device_group.created", .device_group = request->name};
-    if (txn_put(txn, TABLE_DEVICE_GROUP, &group->base, err) != 0 ||
-        txn_event(txn, &event, err) != 0) {
-        message_free(&response->base);
-        return err->status;
-    }
-    *out_response = &response->base;
-    return 0;
+    return txn_put(txn, TABLE_DEVICE_GROUP, &group->base, err) == 0 ? txn_event(txn, &event, err)
+                                                                    : err->status;
 }
 
-static const struct service_change create_change = {
-    .method = "CreateDeviceGroup",
-    .response_type = &sluice__manager__v1__create_device_group_response__descriptor,
+static int check_create(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg, struct error *err)
+{
+    const create_request *request = (const create_request *)message;
+    struct create_args *args = arg;
+    (void)call;
+    snprintf(args->cuda_why, sizeof(args->cuda_why), "%s", service->cuda_unusable_reason);
+    if (name_check("name", request->name, err) != 0)
+        return err->status;
+    return name_parse_devices("devices", request->devices, request->n_devices, &args->names, err);
+}
+
+const struct service_change service_create_group = {
+    .arg_bytes = sizeof(struct create_args),
+    .check = check_create,
     .apply = apply_create,
     .free_arg = free,
 };
 
-void service_create_group(struct service *service, struct rpc_call *call,
-                          const ProtobufCMessage *message)
-{
-    const create_request *request = (const create_request *)message;
-    struct error err;
-    struct create_args *args = calloc(1, sizeof(*args));
-    if (!args)
-        error_no_memory(&err);
-    else
-        snprintf(args->cuda_why, sizeof(args->cuda_why), "%s", service->cuda_unusable_reason);
-    if (!args || name_check("name", request->name, &err) != 0 ||
-        name_parse_devices("devices", request->devices, request->n_devices, &args->names, &err) !=
-            0) {
-        free(args);
-        service_fail(call, &err);
-        return;
-    }
-    service_change(service, call, message, request->request_id, &create_change, args);
-}
-
-void service_list_groups(struct service *service, struct rpc_call *call,
-                         const ProtobufCMessage *message)
+int service_list_groups(struct service *service, const ProtobufCMessage *message,
+                        ProtobufCMessage *message_out, struct error *err)
 {
     const struct catalog *catalog = service->fleet->context->catalog;
     Sluice__Manager__V1__ListDeviceGroupsResponse *response =
-        MESSAGE_NEW(Sluice__Manager__V1__ListDeviceGroupsResponse,
-                    sluice__manager__v1__list_device_groups_response__descriptor);
-    bool complete = response != NULL;
+        (Sluice__Manager__V1__ListDeviceGroupsResponse *)message_out;
     (void)message;
-    for (size_t i = 0; complete && catalog_group_at(catalog, i); i++) {
+    for (size_t i = 0; catalog_group_at(catalog, i); i++) {
         pb_group *group = build_group(catalog, catalog_group_at(catalog, i));
-        complete = group && message_append(&response->n_groups, &response->groups, group);
-        if (!complete && group)
+        if (group && message_append(&response->n_groups, &response->groups, group))
+            continue;
+        if (group)
             message_free(&group->base);
+        return error_no_memory(err);
     }
-    service_reply(call, (ProtobufCMessage *)response, complete);
+    return 0;
 }
 
 static int check_unused(const struct catalog *catalog, const char *group, struct error *err)
@@ -189,12 +171,13 @@ static int check_unused(const struct catalog *catalog, const char *group, struct
 }
 
 static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *response, struct error *err)
 {
     const delete_request *request = (const delete_request *)message;
     const struct catalog *catalog = txn_catalog(txn);
     const pb_group *group = catalog_group(catalog, request->name);
     (void)arg;
+    (void)response;
     if (!group) {
         error_set(err, STATUS_NOT_FOUND, "name: no device group \"%.64s\"", request->name);
         return error_reason(err, REASON_DEVICE_GROUP_NOT_FOUND);
@@ -210,24 +193,16 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
         txn_delete(txn, TABLE_DEVICE_GROUP, request->name, err) != 0 ||
         txn_event(txn, &event, err) != 0)
         return err->status;
-    *out_response = message_new(&sluice__manager__v1__delete_device_group_response__descriptor);
-    return *out_response ? 0 : error_no_memory(err);
+    return 0;
 }
 
-static const struct service_change delete_change = {
-    .method = "DeleteDeviceGroup",
-    .response_type = &sluice__manager__v1__delete_device_group_response__descriptor,
-    .apply = apply_delete,
-};
-
-void service_delete_group(struct service *service, struct rpc_call *call,
-                          const ProtobufCMessage *message)
+static int check_delete(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg, struct error *err)
 {
-    const delete_request *request = (const delete_request *)message;
-    struct error err;
-    if (name_check("name", request->name, &err) != 0) {
-        service_fail(call, &err);
-        return;
-    }
-    service_change(service, call, message, request->request_id, &delete_change, NULL);
+    (void)service;
+    (void)call;
+    (void)arg;
+    return name_check("name", ((const delete_request *)message)->name, err);
 }
+
+const struct service_change service_delete_group = {.check = check_delete, .apply = apply_delete};

@@ -83,8 +83,9 @@ static bool fill_key(pb_key *key, uint64_t number, const create_request *request
 }
 
 static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *message_out, struct error *err)
 {
+    create_response *response = (create_response *)message_out;
     const create_request *request = (const create_request *)message;
     uint64_t number = 0;
     /* Checked inside the transaction: a repeated request gets the same answer even after the key
@@ -98,38 +99,27 @@ static int apply_create(struct txn *txn, const ProtobufCMessage *message, void *
     if (check_room(txn_catalog(txn), request->name, err) != 0 ||
         txn_next(txn, "api_key", &number, err) != 0)
         return err->status;
-    create_response *response =
-        MESSAGE_NEW(create_response, sluice__manager__v1__create_api_key_response__descriptor);
     pb_key *key = MESSAGE_NEW(pb_key, sluice__manager__v1__api_key__descriptor);
     const struct new_key *new_key = arg;
-    bool complete = response && key && fill_key(key, number, request, new_key);
-    if (complete) {
+    if (key)
         key->created_unix_ns = txn_now_unix_ns(txn);
-        complete = message_set_copy(&response->key, key) &&
-                   message_set(&response->secret, new_key->secret);
-    }
-    int rc = complete ? 0 : error_no_memory(err);
-    if (rc == 0)
-        rc = txn_put(txn, TABLE_API_KEY, &key->base, err);
-    else if (key)
+    if (key && fill_key(key, number, request, new_key) && message_set_copy(&response->key, key) &&
+        message_set(&response->secret, new_key->secret))
+        return txn_put(txn, TABLE_API_KEY, &key->base, err);
+    if (key)
         message_free(&key->base);
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
-    return rc;
+    return error_no_memory(err);
 }
 
-static const struct service_change create_change = {
-    .method = "CreateApiKey",
-    .response_type = &sluice__manager__v1__create_api_key_response__descriptor,
-    .apply = apply_create,
-    .free_arg = free_new_key,
-    .redact = clear_secret,
-};
-
-static int check_create(const create_request *request, struct error *err)
+static int check_create(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg, struct error *err)
 {
+    const create_request *request = (const create_request *)message;
+    struct new_key *new_key = arg;
+    struct access_caller caller;
+    (void)service;
+    access_caller_of(call, &caller);
+    snprintf(new_key->created_by, sizeof(new_key->created_by), "%s", caller.name);
     if (api_key_check_tenant(request->name, err) != 0)
         return error_field(err, "name", "1 to %d of letters, digits, '.', '_' and '-', and not %s",
                            API_KEY_MAX_TENANT, API_KEY_ANONYMOUS);
@@ -140,42 +130,32 @@ static int check_create(const create_request *request, struct error *err)
         return error_field(err, "role",
                            "want viewer, operator or admin; keys for inference are "
                            "in the server's --keys-file");
-    return 0;
+    if (api_key_create(new_key->secret, err) != 0)
+        return err->status;
+    return api_key_hash(new_key->secret, new_key->sha256, err);
 }
 
-void service_create_key(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *message)
-{
-    const create_request *request = (const create_request *)message;
-    struct new_key new_key = {0};
-    struct access_caller caller;
-    struct error err;
-    access_caller_of(call, &caller);
-    snprintf(new_key.created_by, sizeof(new_key.created_by), "%s", caller.name);
-    if (check_create(request, &err) != 0 || api_key_create(new_key.secret, &err) != 0 ||
-        api_key_hash(new_key.secret, new_key.sha256, &err) != 0)
-        service_fail(call, &err);
-    else
-        service_change_copy(service, call, message, request->request_id, &create_change, &new_key,
-                            sizeof(new_key));
-    explicit_bzero(&new_key, sizeof(new_key));
-}
+const struct service_change service_create_key = {
+    .arg_bytes = sizeof(struct new_key),
+    .check = check_create,
+    .apply = apply_create,
+    .free_arg = free_new_key,
+    .redact = clear_secret,
+};
 
 /* --- ListApiKeys --- */
 
-void service_list_keys(struct service *service, struct rpc_call *call,
-                       const ProtobufCMessage *message)
+int service_list_keys(struct service *service, const ProtobufCMessage *message,
+                      ProtobufCMessage *message_out, struct error *err)
 {
     const list_request *request = (const list_request *)message;
-    const struct catalog *catalog = service->fleet->context->catalog;
-    list_response *response =
-        MESSAGE_NEW(list_response, sluice__manager__v1__list_api_keys_response__descriptor);
-    bool complete = response != NULL;
+    list_response *response = (list_response *)message_out;
     const pb_key *key;
-    for (size_t i = 0; complete && (key = catalog_key_at(catalog, i)); i++)
-        if (!key->revoked_unix_ns || request->include_revoked)
-            complete = message_append_copy(&response->n_keys, &response->keys, key);
-    service_reply(call, (ProtobufCMessage *)response, complete);
+    for (size_t i = 0; (key = catalog_key_at(service->fleet->context->catalog, i)); i++)
+        if ((!key->revoked_unix_ns || request->include_revoked) &&
+            !message_append_copy(&response->n_keys, &response->keys, key))
+            return error_no_memory(err);
+    return 0;
 }
 
 /* --- RevokeApiKey --- */
@@ -226,38 +206,28 @@ static const pb_key *find_to_revoke(const struct catalog *catalog, const revoke_
 
 /* Revocation also works while the disk is full, as a stolen key must not stay valid. */
 static int apply_revoke(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *message_out, struct error *err)
 {
+    revoke_response *response = (revoke_response *)message_out;
     const revoke_request *request = (const revoke_request *)message;
     const struct revoking *revoking = arg;
     const pb_key *row = find_to_revoke(txn_catalog(txn), request, err);
     if (!row)
         return err->status;
-    revoke_response *response =
-        MESSAGE_NEW(revoke_response, sluice__manager__v1__revoke_api_key_response__descriptor);
     pb_key *key = MESSAGE_COPY(pb_key, row);
-    bool complete = response && key, again = row->revoked_unix_ns != 0;
+    bool complete = key != NULL, again = row->revoked_unix_ns != 0;
     if (complete && !again) {
         key->revoked_unix_ns = txn_now_unix_ns(txn);
         complete = message_set(&key->revoked_by, revoking->by) &&
                    message_set(&key->revoke_request_id, request->request_id);
     }
-    if (complete) {
-        response->in_memory_only = txn_is_in_memory(txn);
-        complete = message_set_copy(&response->key, key);
-    }
-    int rc = complete ? 0 : error_no_memory(err);
+    response->in_memory_only = txn_is_in_memory(txn);
+    int rc = complete && message_set_copy(&response->key, key) ? 0 : error_no_memory(err);
     if (rc == 0 && !again)
         rc = txn_put(txn, TABLE_API_KEY, &key->base, err);
     else if (key)
         message_free(&key->base);
-    if (rc == 0)
-        rc = delete_oldest_revoked(txn, err);
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
-    return rc;
+    return rc == 0 ? delete_oldest_revoked(txn, err) : rc;
 }
 
 static void log_in_memory_only(const ProtobufCMessage *message)
@@ -270,30 +240,25 @@ static void log_in_memory_only(const ProtobufCMessage *message)
                                       "there is room accepts the key again"));
 }
 
-static const struct service_change revoke_change = {
-    .method = "RevokeApiKey",
-    .response_type = &sluice__manager__v1__revoke_api_key_response__descriptor,
+static int check_revoke(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg, struct error *err)
+{
+    struct revoking *revoking = arg;
+    struct access_caller caller;
+    (void)service;
+    if (api_key_check_tenant(((const revoke_request *)message)->name, err) != 0)
+        return error_field(err, "name", "1 to %d of letters, digits, '.', '_' and '-'",
+                           API_KEY_MAX_TENANT);
+    access_caller_of(call, &caller);
+    snprintf(revoking->by, sizeof(revoking->by), "%s", caller.name);
+    return 0;
+}
+
+const struct service_change service_revoke_key = {
+    .arg_bytes = sizeof(struct revoking),
+    .check = check_revoke,
     .apply = apply_revoke,
     .free_arg = free,
     .urgent = true,
     .done = log_in_memory_only,
 };
-
-void service_revoke_key(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *message)
-{
-    const revoke_request *request = (const revoke_request *)message;
-    struct revoking revoking = {0};
-    struct access_caller caller;
-    struct error err;
-    if (api_key_check_tenant(request->name, &err) != 0) {
-        error_field(&err, "name", "1 to %d of letters, digits, '.', '_' and '-'",
-                    API_KEY_MAX_TENANT);
-        service_fail(call, &err);
-        return;
-    }
-    access_caller_of(call, &caller);
-    snprintf(revoking.by, sizeof(revoking.by), "%s", caller.name);
-    service_change_copy(service, call, message, request->request_id, &revoke_change, &revoking,
-                        sizeof(revoking));
-}

@@ -88,11 +88,9 @@ static int check_load(const struct fleet *fleet, const load_request *request,
                       struct load_args *args, struct error *err)
 {
     const char *group = *request->device_group ? request->device_group : "cpu";
-    if (name_check_request_id(request->request_id, err) != 0 ||
-        name_check("model", request->model, err) != 0 ||
-        (*request->version && name_check_version("version", request->version, err) != 0) ||
-        name_check("device_group", group, err) != 0 || check_split(request, args, err) != 0 ||
-        config_check("config", request->config, err) != 0)
+    if (service_check_names(request->request_id, request->model, request->version, group, err) !=
+            0 ||
+        check_split(request, args, err) != 0 || config_check("config", request->config, err) != 0)
         return err->status;
     snprintf(args->group, sizeof(args->group), "%s", group);
     args->limits = lifecycle_limits_of(fleet->context->settings);
@@ -210,19 +208,6 @@ static int put_deployment(struct txn *txn, const pb_version *version, const pb_d
     return txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
 }
 
-static int answer(pb_operation *operation, ProtobufCMessage **out_response, struct error *err)
-{
-    load_response *response =
-        MESSAGE_NEW(load_response, sluice__manager__v1__load_model_version_response__descriptor);
-    if (!response || !message_set_copy(&response->operation, operation)) {
-        if (response)
-            message_free(&response->base);
-        return error_no_memory(err);
-    }
-    *out_response = &response->base;
-    return 0;
-}
-
 /* Unloads the versions to evict; a version that was unloaded meanwhile is skipped. */
 static int evict(struct txn *txn, const struct load_args *args, pb_operation *operation,
                  struct error *err)
@@ -239,7 +224,7 @@ static int evict(struct txn *txn, const struct load_args *args, pb_operation *op
 }
 
 static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                      ProtobufCMessage **out_response, struct error *err)
+                      ProtobufCMessage *response, struct error *err)
 {
     const load_request *request = (const load_request *)message;
     struct load_args *args = arg;
@@ -266,27 +251,14 @@ static int apply_load(struct txn *txn, const ProtobufCMessage *message, void *ar
             rc = lifecycle_bump(txn, version->model, version->version, err);
         if (rc == 0)
             rc = evict(txn, args, operation, err);
-        if (rc == 0)
-            rc = answer(operation, out_response, err);
-        if (rc == 0)
-            rc = lifecycle_put(txn, operation, 0, err);
-        else
-            message_free(&operation->base);
+        rc = lifecycle_answer(txn, rc, operation, 0, &((load_response *)response)->operation, err);
     }
     message_free(&version->base);
-    if (rc != 0) {
-        message_free(*out_response);
-        *out_response = NULL;
-    }
     return rc;
 }
 
 static const struct service_change load_change = {
-    .method = "LoadModelVersion",
-    .response_type = &sluice__manager__v1__load_model_version_response__descriptor,
-    .apply = apply_load,
-    .free_arg = free_args,
-};
+    .arg_bytes = sizeof(struct load_args), .apply = apply_load, .free_arg = free_args};
 
 /* --- validate_only --- */
 
@@ -382,8 +354,8 @@ static void load_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *ar
     for (size_t i = 0; fits && request->evict && i < plan->n_evictions; i++)
         fits = add_evicted(&planned_load->args, fleet->context->catalog, plan->evictions[i]);
     if (fits) {
-        service_change_copy(planned_load->service, call, planned_load->request, request->request_id,
-                            &load_change, &planned_load->args, sizeof(planned_load->args));
+        service_change_copy(planned_load->service, call, planned_load->request, &load_change,
+                            &planned_load->args);
     } else if (plan) {
         plan_does_not_fit(plan,
                           request->evict ? "even without all evictable versions that were idle for "
@@ -439,11 +411,10 @@ void service_load(struct service *service, struct rpc_call *call, const Protobuf
         struct planned_load *copy = calloc(1, sizeof(*copy));
         if (copy)
             copy->args = args;
-        service_once(service, call, message, request->request_id, &load_change, copy, plan_first);
+        service_once(service, call, message, &load_change, copy, plan_first);
         return;
     }
-    service_change_copy(service, call, message, request->request_id, &load_change, &args,
-                        sizeof(args));
+    service_change_copy(service, call, message, &load_change, &args);
 }
 
 /* --- InspectModelVersion --- */
@@ -490,9 +461,7 @@ static const pb_version *check_inspect(const struct catalog *catalog,
                                        const inspect_request *request, const char *group_name,
                                        struct error *err)
 {
-    if (name_check("model", request->model, err) != 0 ||
-        (*request->version && name_check_version("version", request->version, err) != 0) ||
-        name_check("device_group", group_name, err) != 0 ||
+    if (service_check_names("", request->model, request->version, group_name, err) != 0 ||
         check_tp(request->has_tp ? request->tp : 1, err) != 0 ||
         config_check("config", request->config, err) != 0)
         return NULL;

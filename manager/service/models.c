@@ -71,9 +71,7 @@ static bool is_digest(const char *text)
 
 static int check_register(const register_request *request, struct error *err)
 {
-    if (name_check_request_id(request->request_id, err) != 0 ||
-        name_check("model", request->model, err) != 0 ||
-        (*request->version && name_check_version("version", request->version, err) != 0))
+    if (service_check_names(request->request_id, request->model, request->version, "", err) != 0)
         return err->status;
     if (!*request->path)
         return error_field(err, "path", "is required");
@@ -213,25 +211,16 @@ static int verify_version(struct txn *txn, const struct registration *registrati
 }
 
 static int answer_register(const struct catalog *catalog, const char *model, const char *version,
-                           bool existed, ProtobufCMessage **out_response, struct error *err)
+                           bool existed, ProtobufCMessage *message, struct error *err)
 {
-    register_response *response = MESSAGE_NEW(
-        register_response, sluice__manager__v1__register_model_version_response__descriptor);
-    if (response) {
-        response->existed = existed;
-        response->version = build_version(catalog, catalog_version(catalog, model, version));
-    }
-    if (!response || !response->version) {
-        if (response)
-            message_free(&response->base);
-        return error_no_memory(err);
-    }
-    *out_response = &response->base;
-    return 0;
+    register_response *response = (register_response *)message;
+    response->existed = existed;
+    response->version = build_version(catalog, catalog_version(catalog, model, version));
+    return response->version ? 0 : error_no_memory(err);
 }
 
 static int apply_register(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                          ProtobufCMessage **out_response, struct error *err)
+                          ProtobufCMessage *response, struct error *err)
 {
     const struct registration *registration = arg;
     const register_request *request = (const register_request *)message;
@@ -247,7 +236,7 @@ static int apply_register(struct txn *txn, const ProtobufCMessage *message, void
         snprintf(version, sizeof(version), "%s", same->version);
         if (verify_version(txn, registration, same, err) != 0)
             return err->status;
-        return answer_register(catalog, request->model, version, true, out_response, err);
+        return answer_register(catalog, request->model, version, true, response, err);
     }
     if (*request->version && catalog_version(catalog, request->model, request->version)) {
         error_set(err, STATUS_ALREADY_EXISTS,
@@ -268,15 +257,11 @@ static int apply_register(struct txn *txn, const ProtobufCMessage *message, void
         put_version(txn, registration, version, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
     failpoint("register.before_commit");
-    return answer_register(txn_catalog(txn), request->model, version, false, out_response, err);
+    return answer_register(txn_catalog(txn), request->model, version, false, response, err);
 }
 
-static const struct service_change register_change = {
-    .method = "RegisterModelVersion",
-    .response_type = &sluice__manager__v1__register_model_version_response__descriptor,
-    .apply = apply_register,
-    .free_arg = free_registration,
-};
+static const struct service_change register_change = {.apply = apply_register,
+                                                      .free_arg = free_registration};
 
 static int check_report(const struct registration *registration,
                         const Sluice__Worker__V1__InspectReport *report, struct error *err)
@@ -343,8 +328,7 @@ static void on_inspected(void *arg, const pb_tool *report, const struct error *s
     if (err.status == 0) {
         for (size_t i = 0; i < report->inspect->n_files; i++)
             registration->size_bytes += report->inspect->files[i]->size_bytes;
-        service_change(service, call, &request->base, request->request_id, &register_change,
-                       registration);
+        service_change(service, call, &request->base, &register_change, registration);
     } else {
         service_fail(call, &err);
         free_registration(registration);
@@ -393,8 +377,7 @@ void service_register(struct service *service, struct rpc_call *call,
         free_registration(registration);
         return;
     }
-    service_once(service, call, message, request->request_id, &register_change, registration,
-                 inspect);
+    service_once(service, call, message, &register_change, registration, inspect);
 }
 
 /* --- GetModel, ListModels --- */
@@ -405,72 +388,56 @@ static int no_model(const char *name, struct error *err)
     return error_reason(err, REASON_MODEL_NOT_FOUND);
 }
 
-void service_get_model(struct service *service, struct rpc_call *call,
-                       const ProtobufCMessage *message)
+int service_get_model(struct service *service, const ProtobufCMessage *message,
+                      ProtobufCMessage *message_out, struct error *err)
 {
-    const Sluice__Manager__V1__GetModelRequest *request =
-        (const Sluice__Manager__V1__GetModelRequest *)message;
-    Sluice__Manager__V1__GetModelResponse response = SLUICE__MANAGER__V1__GET_MODEL_RESPONSE__INIT;
+    const char *name = ((const Sluice__Manager__V1__GetModelRequest *)message)->model;
+    Sluice__Manager__V1__GetModelResponse *response =
+        (Sluice__Manager__V1__GetModelResponse *)message_out;
     const struct catalog *catalog = service->fleet->context->catalog;
-    struct error err;
-    error_clear(&err);
-    if (name_check("model", request->model, &err) == 0) {
-        const pb_model *row = catalog_model(catalog, request->model);
-        if (!row)
-            no_model(request->model, &err);
-        else if (!(response.model = build_model(catalog, row)))
-            error_no_memory(&err);
-    }
-    if (err.status == 0)
-        rpc_call_reply(call, &response.base);
-    else
-        service_fail(call, &err);
-    if (response.model)
-        message_free(&response.model->base);
+    if (name_check("model", name, err) != 0)
+        return err->status;
+    const pb_model *row = catalog_model(catalog, name);
+    if (!row)
+        return no_model(name, err);
+    response->model = build_model(catalog, row);
+    return response->model ? 0 : error_no_memory(err);
 }
 
-void service_list_models(struct service *service, struct rpc_call *call,
-                         const ProtobufCMessage *message)
+int service_list_models(struct service *service, const ProtobufCMessage *message,
+                        ProtobufCMessage *message_out, struct error *err)
 {
     enum { PAGE = 1000, PAGE_BYTES = 2 << 20 }; /* clients take messages of 4 MiB */
     const Sluice__Manager__V1__ListModelsRequest *request =
         (const Sluice__Manager__V1__ListModelsRequest *)message;
+    Sluice__Manager__V1__ListModelsResponse *response =
+        (Sluice__Manager__V1__ListModelsResponse *)message_out;
     const struct catalog *catalog = service->fleet->context->catalog;
-    struct error err;
     size_t first = 0, n_page = request->page_size ? request->page_size : PAGE;
-    if (n_page > PAGE) {
-        error_field(&err, "page_size", "%zu; %d is the limit", n_page, PAGE);
-        service_fail(call, &err);
-        return;
-    }
+    if (n_page > PAGE)
+        return error_field(err, "page_size", "%zu; %d is the limit", n_page, PAGE);
     if (*request->page_token) {
-        if (name_check("page_token", request->page_token, &err) != 0) {
-            service_fail(call, &err);
-            return;
-        }
+        if (name_check("page_token", request->page_token, err) != 0)
+            return err->status;
         first = catalog_find(catalog, TABLE_MODEL, request->page_token);
         const pb_model *row = catalog_model_at(catalog, first);
         first += row && strcmp(row->name, request->page_token) == 0;
     }
-    Sluice__Manager__V1__ListModelsResponse *response =
-        MESSAGE_NEW(Sluice__Manager__V1__ListModelsResponse,
-                    sluice__manager__v1__list_models_response__descriptor);
-    bool complete = response != NULL;
     size_t i = first, n_bytes = 0;
-    for (; complete && i < first + n_page && n_bytes < PAGE_BYTES && catalog_model_at(catalog, i);
-         i++) {
+    for (; i < first + n_page && n_bytes < PAGE_BYTES && catalog_model_at(catalog, i); i++) {
         pb_model *model = build_model(catalog, catalog_model_at(catalog, i));
-        complete = model && message_append(&response->n_models, &response->models, model);
-        if (model && complete)
-            n_bytes += protobuf_c_message_get_packed_size(&model->base);
-        else if (model)
-            message_free(&model->base);
+        if (!model || !message_append(&response->n_models, &response->models, model)) {
+            if (model)
+                message_free(&model->base);
+            return error_no_memory(err);
+        }
+        n_bytes += protobuf_c_message_get_packed_size(&model->base);
     }
-    if (complete && catalog_model_at(catalog, i))
-        complete = message_set(&response->next_page_token, catalog_model_at(catalog, i - 1)->name);
-    if (complete)
-        response->generation = catalog->generation;
-    service_reply(call, (ProtobufCMessage *)response, complete);
+    if (catalog_model_at(catalog, i) &&
+        !message_set(&response->next_page_token, catalog_model_at(catalog, i - 1)->name))
+        return error_no_memory(err);
+    response->generation = catalog->generation;
+    return 0;
 }
 
 /* --- DeleteModelVersion --- */
@@ -511,7 +478,7 @@ static int check_unloaded(const struct catalog *catalog, const pb_version *versi
 }
 
 static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *response, struct error *err)
 {
     const delete_request *request = (const delete_request *)message;
     const struct catalog *catalog = txn_catalog(txn);
@@ -542,32 +509,20 @@ static int apply_delete(struct txn *txn, const ProtobufCMessage *message, void *
                   : lifecycle_bump_model(txn, request->model, err);
     if (rc == 0 && gone)
         rc = txn_delete(txn, TABLE_MODEL, request->model, err);
-    if (rc != 0)
-        return rc;
-    delete_response *response = MESSAGE_NEW(
-        delete_response, sluice__manager__v1__delete_model_version_response__descriptor);
-    if (!response)
-        return error_no_memory(err);
-    response->model_deleted = gone;
-    *out_response = &response->base;
-    return 0;
+    ((delete_response *)response)->model_deleted = gone;
+    return rc;
 }
 
-static const struct service_change delete_change = {
-    .method = "DeleteModelVersion",
-    .response_type = &sluice__manager__v1__delete_model_version_response__descriptor,
-    .apply = apply_delete,
-};
-
-void service_delete_version(struct service *service, struct rpc_call *call,
-                            const ProtobufCMessage *message)
+static int check_delete(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg, struct error *err)
 {
     const delete_request *request = (const delete_request *)message;
-    struct error err;
-    if (name_check("model", request->model, &err) != 0 ||
-        name_check_version("version", request->version, &err) != 0) {
-        service_fail(call, &err);
-        return;
-    }
-    service_change(service, call, message, request->request_id, &delete_change, NULL);
+    (void)service;
+    (void)call;
+    (void)arg;
+    if (name_check("model", request->model, err) != 0)
+        return err->status;
+    return name_check_version("version", request->version, err);
 }
+
+const struct service_change service_delete_version = {.check = check_delete, .apply = apply_delete};

@@ -59,12 +59,8 @@ static void remove_waking(void *arg)
 
 static int check_names(const wake_request *request, struct error *err)
 {
-    if (name_check_request_id(request->request_id, err) != 0 ||
-        name_check("model", request->model, err) != 0 ||
-        (*request->version && name_check_version("version", request->version, err) != 0) ||
-        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
-        return err->status;
-    return 0;
+    return service_check_names(request->request_id, request->model, request->version,
+                               request->device_group, err);
 }
 
 /* The common fields of both requests; borrowed. */
@@ -84,33 +80,18 @@ static wake_request common_fields(const park_request *from)
 /* --- the change --- */
 
 static int apply_park(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                      ProtobufCMessage **out_response, struct error *err)
+                      ProtobufCMessage *response, struct error *err)
 {
     const wake_request request = common_fields((const park_request *)message);
-    park_response *response =
-        MESSAGE_NEW(park_response, sluice__manager__v1__park_model_version_response__descriptor);
-    int rc = response ? park_apply(txn, &request, true, arg, &response->operation, err)
-                      : error_no_memory(err);
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
-    return rc;
+    return park_apply(txn, &request, true, arg, &((park_response *)response)->operation, err);
 }
 
 static int apply_wake(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                      ProtobufCMessage **out_response, struct error *err)
+                      ProtobufCMessage *response, struct error *err)
 {
-    wake_response *response =
-        MESSAGE_NEW(wake_response, sluice__manager__v1__wake_model_version_response__descriptor);
-    int rc = response ? park_apply(txn, (const wake_request *)message, false,
-                                   &((const struct waking *)arg)->park, &response->operation, err)
-                      : error_no_memory(err);
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
-    return rc;
+    return park_apply(txn, (const wake_request *)message, false,
+                      &((const struct waking *)arg)->park, &((wake_response *)response)->operation,
+                      err);
 }
 
 /* True where the deployment is parked, a request may wake it, and no operation is changing it. */
@@ -131,9 +112,7 @@ static bool may_serve(const struct catalog *catalog, const pb_deployment *deploy
 {
     for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
-        if (strcmp(row->model, deployment->model) == 0 &&
-            strcmp(row->version, deployment->version) == 0 &&
-            strcmp(row->device_group, deployment->device_group) == 0 && !row->retiring &&
+        if (pb_replica_is_of(row, deployment) && !row->retiring &&
             (int)row->state != REPLICA_PENDING && (int)row->state != REPLICA_FAILED &&
             (int)row->state != REPLICA_STOPPED)
             return true;
@@ -182,22 +161,21 @@ static int wake_one(struct txn *txn, const pb_deployment *deployment, const stru
                               .version = named.version,
                               .device_group = named.group,
                               .message = "woken by a request"};
-    if (txn_event(txn, &event, err) != 0 ||
-        park_apply(txn, &named.request, false, args, &operation, err) != 0)
-        return err->status;
-    message_free(&operation->base);
-    return 0;
+    int rc = txn_event(txn, &event, err);
+    if (rc == 0)
+        rc = park_apply(txn, &named.request, false, args, &operation, err);
+    if (operation)
+        message_free(&operation->base);
+    return rc;
 }
 
 static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *response, struct error *err)
 {
     const demand_request *request = (const demand_request *)message;
     const struct waking *args = arg;
     const struct catalog *catalog = txn_catalog(txn);
-    demand_response *response =
-        MESSAGE_NEW(demand_response, sluice__manager__v1__wake_version_response__descriptor);
-    int rc = response ? 0 : error_no_memory(err);
+    int rc = 0;
     for (size_t i = 0; rc == 0 && i < args->n_groups; i++) {
         const pb_deployment *deployment_to_wake =
             catalog_deployment(catalog, request->model, request->version, args->groups[i]);
@@ -205,35 +183,16 @@ static int apply_demand(struct txn *txn, const ProtobufCMessage *message, void *
             !can_be_woken(catalog, deployment_to_wake, request, &args->park.limits))
             continue; /* woken or changed since the check */
         rc = wake_one(txn, deployment_to_wake, &args->park, err);
-        response->n_woken += rc == 0;
+        ((demand_response *)response)->n_woken += rc == 0;
     }
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
     return rc;
 }
 
-static const struct service_change demand_change = {
-    .method = "WakeVersion",
-    .response_type = &sluice__manager__v1__wake_version_response__descriptor,
-    .apply = apply_demand,
-    .free_arg = remove_waking,
-};
-
+static const struct service_change demand_change = {.apply = apply_demand,
+                                                    .free_arg = remove_waking};
 static const struct service_change park_change = {
-    .method = "ParkModelVersion",
-    .response_type = &sluice__manager__v1__park_model_version_response__descriptor,
-    .apply = apply_park,
-    .free_arg = free,
-};
-
-static const struct service_change wake_change = {
-    .method = "WakeModelVersion",
-    .response_type = &sluice__manager__v1__wake_model_version_response__descriptor,
-    .apply = apply_wake,
-    .free_arg = remove_waking,
-};
+    .arg_bytes = sizeof(struct park_args), .apply = apply_park, .free_arg = free};
+static const struct service_change wake_change = {.apply = apply_wake, .free_arg = remove_waking};
 
 /* --- validate_only --- */
 
@@ -357,8 +316,7 @@ void service_park(struct service *service, struct rpc_call *call, const Protobuf
     if (rc != 0)
         service_fail(call, &err);
     else if (!request.validate_only)
-        service_change_copy(service, call, message, request.request_id, &park_change, &args,
-                            sizeof(args));
+        service_change_copy(service, call, message, &park_change, &args);
 }
 
 /* Checks the configured CPUs: some may have gone since the load. */
@@ -429,8 +387,8 @@ static int add_wake(struct service *service, struct wakes *wakes, const pb_deplo
 /* Submits the wake. Until the wake is recorded, other checks count the memory of its deployments
  * as taken. */
 static void submit_wake(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *message, const char *request_id,
-                        const struct service_change *change, const struct waking *waking)
+                        const ProtobufCMessage *message, const struct service_change *change,
+                        const struct waking *waking)
 {
     struct waking *copy = malloc(sizeof(*copy));
     struct error err;
@@ -446,7 +404,7 @@ static void submit_wake(struct service *service, struct rpc_call *call,
     while (*last)
         last = &(*last)->next;
     *last = copy;
-    service_change(service, call, message, request_id, change, copy);
+    service_change(service, call, message, change, copy);
 }
 
 static void add_waking(struct waking *waking, const pb_deployment *deployment)
@@ -486,7 +444,7 @@ static void check_and_wake(struct service *service, struct rpc_call *call,
     if (check_room(service, request, &waking, &err) != 0)
         service_fail(call, &err);
     else
-        submit_wake(service, call, message, request->request_id, &wake_change, &waking);
+        submit_wake(service, call, message, &wake_change, &waking);
 }
 
 void service_wake(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
@@ -501,8 +459,7 @@ void service_wake(struct service *service, struct rpc_call *call, const Protobuf
     if (rc != 0)
         service_fail(call, &err);
     else if (!request->validate_only)
-        service_once(service, call, message, request->request_id, &wake_change, NULL,
-                     check_and_wake);
+        service_once(service, call, message, &wake_change, NULL, check_and_wake);
 }
 
 void service_wake_on_demand(struct service *service, struct rpc_call *call,
@@ -530,7 +487,7 @@ void service_wake_on_demand(struct service *service, struct rpc_call *call,
     }
     demand_response none = SLUICE__MANAGER__V1__WAKE_VERSION_RESPONSE__INIT;
     if (waking.n_groups)
-        submit_wake(service, call, message, "", &demand_change, &waking);
+        submit_wake(service, call, message, &demand_change, &waking);
     else if (why.status || why_not_woken(catalog, request, &waking.park.limits, &why) != 0)
         service_fail(call, &why);
     else /* awake or on its way: no change */

@@ -29,9 +29,14 @@ static int check_specific(const Sluice__Manager__V1__SpecificVersions *specific,
     return 0;
 }
 
-static int check_request(const policy_request *request, struct error *err)
+static int check_request(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *message, void *arg, struct error *err)
 {
+    const policy_request *request = (const policy_request *)message;
     const pb_policy *policy = request->policy;
+    (void)service;
+    (void)call;
+    (void)arg;
     if (name_check("model", request->model, err) != 0)
         return err->status;
     if (policy && policy->kind_case == SLUICE__MANAGER__V1__VERSION_POLICY__KIND_LATEST &&
@@ -62,7 +67,7 @@ static const char *describe(const pb_policy *policy, char out[256])
 }
 
 static int apply_policy(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *response, struct error *err)
 {
     const policy_request *request = (const policy_request *)message;
     const struct catalog *catalog = txn_catalog(txn);
@@ -91,32 +96,9 @@ static int apply_policy(struct txn *txn, const ProtobufCMessage *message, void *
         .type = "policy.set", .model = request->model, .message = describe(policy, text)};
     if (txn_put(txn, TABLE_MODEL, &model->base, err) != 0 || txn_event(txn, &event, err) != 0)
         return err->status;
-    policy_response *response =
-        MESSAGE_NEW(policy_response, sluice__manager__v1__set_version_policy_response__descriptor);
-    if (response)
-        response->model = build_model(catalog, catalog_model(catalog, request->model));
-    if (!response || !response->model) {
-        if (response)
-            message_free(&response->base);
-        return error_no_memory(err);
-    }
-    *out_response = &response->base;
-    return 0;
+    pb_model *answer = build_model(catalog, catalog_model(catalog, request->model));
+    ((policy_response *)response)->model = answer;
+    return answer ? 0 : error_no_memory(err);
 }
 
-static const struct service_change policy_change = {
-    .method = "SetVersionPolicy",
-    .response_type = &sluice__manager__v1__set_version_policy_response__descriptor,
-    .apply = apply_policy,
-};
-
-void service_set_policy(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *message)
-{
-    const policy_request *request = (const policy_request *)message;
-    struct error err;
-    if (check_request(request, &err) != 0)
-        service_fail(call, &err);
-    else
-        service_change(service, call, message, request->request_id, &policy_change, NULL);
-}
+const struct service_change service_set_policy = {.check = check_request, .apply = apply_policy};

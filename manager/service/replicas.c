@@ -80,7 +80,7 @@ static pb_operation *begin(struct txn *txn, enum operation_kind kind, const char
 }
 
 static int apply_drain(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                       ProtobufCMessage **out_response, struct error *err)
+                       ProtobufCMessage *response, struct error *err)
 {
     const drain_request *request = (const drain_request *)message;
     const struct replace_args *args = arg;
@@ -92,29 +92,18 @@ static int apply_drain(struct txn *txn, const ProtobufCMessage *message, void *a
         return row ? error_no_memory(err) : err->status;
     struct lifecycle_target target = {replica->model, replica->version, replica->device_group};
     pb_operation *operation = begin(txn, OPERATION_DRAIN, request->request_id, replica, args, err);
-    drain_response *response =
-        MESSAGE_NEW(drain_response, sluice__manager__v1__drain_replica_response__descriptor);
-    int rc = operation ? 0 : err->status;
-    if (rc == 0)
-        rc = lifecycle_retire(txn, replica->id, err);
+    int rc = operation ? lifecycle_retire(txn, replica->id, err) : err->status;
     if (rc == 0)
         rc = lifecycle_put_replica(txn, &target, operation, err);
-    if (rc == 0 && (!response || !message_set_copy(&response->operation, operation)))
-        rc = error_no_memory(err);
-    if (rc == 0)
-        rc = lifecycle_put(txn, operation, args->grace_ms, err);
-    else if (operation)
-        message_free(&operation->base);
+    if (operation)
+        rc = lifecycle_answer(txn, rc, operation, args->grace_ms,
+                              &((drain_response *)response)->operation, err);
     message_free(&replica->base);
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
     return rc;
 }
 
 static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                         ProtobufCMessage **out_response, struct error *err)
+                         ProtobufCMessage *response, struct error *err)
 {
     const restart_request *request = (const restart_request *)message;
     const struct replace_args *args = arg;
@@ -126,43 +115,16 @@ static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void 
         return row ? error_no_memory(err) : err->status;
     pb_operation *operation =
         begin(txn, OPERATION_RESTART, request->request_id, replica, args, err);
-    restart_response *response =
-        MESSAGE_NEW(restart_response, sluice__manager__v1__restart_replica_response__descriptor);
-    int rc = operation ? 0 : err->status;
-    if (rc == 0 && (!response || !message_set_copy(&response->operation, operation)))
-        rc = error_no_memory(err);
+    if (!operation) {
+        message_free(&replica->base);
+        return err->status;
+    }
     replica->restart_epoch = replica->epoch;
     replica->generation++;
-    if (rc == 0) {
-        rc = txn_put(txn, TABLE_REPLICA, &replica->base, err);
-        replica = NULL; /* taken by txn_put */
-    }
-    if (rc == 0)
-        rc = lifecycle_put(txn, operation, args->grace_ms, err);
-    else if (operation)
-        message_free(&operation->base);
-    if (replica)
-        message_free(&replica->base);
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
-    return rc;
+    int rc = txn_put(txn, TABLE_REPLICA, &replica->base, err);
+    return lifecycle_answer(txn, rc, operation, args->grace_ms,
+                            &((restart_response *)response)->operation, err);
 }
-
-static const struct service_change drain_change = {
-    .method = "DrainReplica",
-    .response_type = &sluice__manager__v1__drain_replica_response__descriptor,
-    .apply = apply_drain,
-    .free_arg = free,
-};
-
-static const struct service_change restart_change = {
-    .method = "RestartReplica",
-    .response_type = &sluice__manager__v1__restart_replica_response__descriptor,
-    .apply = apply_restart,
-    .free_arg = free,
-};
 
 static int check_id(const char *field, const char *id, struct error *err)
 {
@@ -173,32 +135,22 @@ static int check_id(const char *field, const char *id, struct error *err)
     return 0;
 }
 
-static void replace(struct service *service, struct rpc_call *call, const ProtobufCMessage *message,
-                    const drain_request *request, const struct service_change *change)
+static int check_drain(struct service *service, struct rpc_call *call,
+                       const ProtobufCMessage *message, void *arg, struct error *err)
 {
-    struct replace_args args = {.limits = lifecycle_limits_of(service->fleet->context->settings)};
-    struct error err;
-    int rc = name_check_request_id(request->request_id, &err);
-    if (rc == 0)
-        rc = check_id("replica_id", request->replica_id, &err);
-    if (rc == 0)
-        rc = service_grace(service->fleet, request->has_grace_ms, request->grace_ms, &args.grace_ms,
-                           &err);
-    if (rc != 0) {
-        service_fail(call, &err);
-        return;
-    }
-    service_change_copy(service, call, message, request->request_id, change, &args, sizeof(args));
+    const drain_request *request = (const drain_request *)message;
+    struct replace_args *args = arg;
+    (void)call;
+    args->limits = lifecycle_limits_of(service->fleet->context->settings);
+    if (name_check_request_id(request->request_id, err) != 0 ||
+        check_id("replica_id", request->replica_id, err) != 0)
+        return err->status;
+    return service_grace(service->fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms,
+                         err);
 }
 
-void service_drain_replica(struct service *service, struct rpc_call *call,
-                           const ProtobufCMessage *message)
-{
-    replace(service, call, message, (const drain_request *)message, &drain_change);
-}
-
-void service_restart_replica(struct service *service, struct rpc_call *call,
-                             const ProtobufCMessage *message)
+static int check_restart(struct service *service, struct rpc_call *call,
+                         const ProtobufCMessage *message, void *arg, struct error *err)
 {
     const restart_request *from = (const restart_request *)message;
     drain_request request = SLUICE__MANAGER__V1__DRAIN_REPLICA_REQUEST__INIT;
@@ -206,8 +158,22 @@ void service_restart_replica(struct service *service, struct rpc_call *call,
     request.replica_id = from->replica_id;
     request.has_grace_ms = from->has_grace_ms;
     request.grace_ms = from->grace_ms;
-    replace(service, call, message, &request, &restart_change);
+    return check_drain(service, call, &request.base, arg, err);
 }
+
+const struct service_change service_drain_replica = {
+    .arg_bytes = sizeof(struct replace_args),
+    .check = check_drain,
+    .apply = apply_drain,
+    .free_arg = free,
+};
+
+const struct service_change service_restart_replica = {
+    .arg_bytes = sizeof(struct replace_args),
+    .check = check_restart,
+    .apply = apply_restart,
+    .free_arg = free,
+};
 
 /* --- CancelOperation --- */
 
@@ -280,8 +246,9 @@ struct cancelling {
 };
 
 static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *message_out, struct error *err)
 {
+    cancel_response *response = (cancel_response *)message_out;
     const cancel_request *request = (const cancel_request *)message;
     const struct cancelling *cancelling = arg;
     const struct catalog *catalog = txn_catalog(txn);
@@ -294,54 +261,39 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
     bool again = old->cancelling || (int)old->state == OPERATION_CANCELLED;
     if (!again && check_can_cancel(catalog, old, err) != 0)
         return err->status;
-    cancel_response *response =
-        MESSAGE_NEW(cancel_response, sluice__manager__v1__cancel_operation_response__descriptor);
-    if (!response || !message_set_copy(&response->operation, old) ||
+    if (!message_set_copy(&response->operation, old) ||
         (!again && !message_set(&response->operation->stage,
-                                (int)old->kind == OPERATION_UPDATE ? "rollback" : "stop"))) {
-        if (response)
-            message_free(&response->base);
+                                (int)old->kind == OPERATION_UPDATE ? "rollback" : "stop")))
         return error_no_memory(err);
+    if (again)
+        return 0;
+    response->operation->cancelling = 1;
+    response->operation->updated_unix_ns = txn_now_unix_ns(txn);
+    audit_saw_stage(txn, cancelling->stage);
+    return roll_back(txn, response->operation, cancelling->grace_ms, err);
+}
+
+static int check_cancel(struct service *service, struct rpc_call *call,
+                        const ProtobufCMessage *message, void *arg, struct error *err)
+{
+    const cancel_request *request = (const cancel_request *)message;
+    struct cancelling *cancelling = arg;
+    (void)call;
+    cancelling->grace_ms = (uint32_t)service->fleet->context->settings->drain_grace_ms;
+    if (name_check_request_id(request->request_id, err) != 0 ||
+        check_id("id", request->id, err) != 0)
+        return err->status;
+    pb_operation *now = operations_build(service->config.operations, request->id);
+    if (now) {
+        snprintf(cancelling->stage, sizeof(cancelling->stage), "%s", now->stage);
+        message_free(&now->base);
     }
-    if (!again) {
-        response->operation->cancelling = 1;
-        response->operation->updated_unix_ns = txn_now_unix_ns(txn);
-        audit_saw_stage(txn, cancelling->stage);
-        if (roll_back(txn, response->operation, cancelling->grace_ms, err) != 0) {
-            message_free(&response->base);
-            return err->status;
-        }
-    }
-    *out_response = &response->base;
     return 0;
 }
 
-static const struct service_change cancel_change = {
-    .method = "CancelOperation",
-    .response_type = &sluice__manager__v1__cancel_operation_response__descriptor,
+const struct service_change service_cancel_operation = {
+    .arg_bytes = sizeof(struct cancelling),
+    .check = check_cancel,
     .apply = apply_cancel,
     .free_arg = free,
 };
-
-void service_cancel_operation(struct service *service, struct rpc_call *call,
-                              const ProtobufCMessage *message)
-{
-    const cancel_request *request = (const cancel_request *)message;
-    struct error err;
-    struct cancelling cancelling = {
-        .grace_ms = (uint32_t)service->fleet->context->settings->drain_grace_ms};
-    int rc = name_check_request_id(request->request_id, &err);
-    if (rc == 0)
-        rc = check_id("id", request->id, &err);
-    if (rc != 0) {
-        service_fail(call, &err);
-        return;
-    }
-    pb_operation *now = operations_build(service->config.operations, request->id);
-    if (now) {
-        snprintf(cancelling.stage, sizeof(cancelling.stage), "%s", now->stage);
-        message_free(&now->base);
-    }
-    service_change_copy(service, call, message, request->request_id, &cancel_change, &cancelling,
-                        sizeof(cancelling));
-}

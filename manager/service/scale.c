@@ -42,10 +42,8 @@ struct scale_args {
 static int check_request(const struct fleet *fleet, const scale_request *request,
                          struct scale_args *args, struct error *err)
 {
-    if (name_check_request_id(request->request_id, err) != 0 ||
-        name_check("model", request->model, err) != 0 ||
-        (*request->version && name_check_version("version", request->version, err) != 0) ||
-        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
+    if (service_check_names(request->request_id, request->model, request->version,
+                            request->device_group, err) != 0)
         return err->status;
     if (request->n_replicas == 0)
         return error_field(err, "n_replicas",
@@ -169,7 +167,7 @@ static int scale(struct txn *txn, const struct lifecycle_target *target, uint32_
 }
 
 static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                       ProtobufCMessage **out_response, struct error *err)
+                       ProtobufCMessage *response, struct error *err)
 {
     const scale_request *request = (const scale_request *)message;
     const struct scale_args *args = arg;
@@ -182,38 +180,18 @@ static int apply_scale(struct txn *txn, const ProtobufCMessage *message, void *a
     if (!deployment)
         return error_no_memory(err);
     struct lifecycle_target target = lifecycle_target_of(deployment);
-    scale_response *response = NULL;
     pb_operation *operation = lifecycle_operation(txn, OPERATION_SCALE, request->request_id,
                                                   target.model, target.version, target.group, err);
-    if (!operation) {
-        message_free(&deployment->base);
-        return err->status;
-    }
-    int rc = scale(txn, &target, request->n_replicas, args, operation, err);
-    if (rc == 0) {
-        response = MESSAGE_NEW(scale_response,
-                               sluice__manager__v1__scale_model_version_response__descriptor);
-        if (!response || !message_set_copy(&response->operation, operation))
-            rc = error_no_memory(err);
-    }
-    if (rc == 0)
-        rc = lifecycle_put(txn, operation, args->grace_ms, err);
-    else
-        message_free(&operation->base);
+    int rc =
+        operation ? scale(txn, &target, request->n_replicas, args, operation, err) : err->status;
+    if (operation)
+        rc = lifecycle_answer(txn, rc, operation, args->grace_ms,
+                              &((scale_response *)response)->operation, err);
     message_free(&deployment->base);
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
     return rc;
 }
 
-static const struct service_change scale_change = {
-    .method = "ScaleModelVersion",
-    .response_type = &sluice__manager__v1__scale_model_version_response__descriptor,
-    .apply = apply_scale,
-    .free_arg = free,
-};
+static const struct service_change scale_change = {.apply = apply_scale, .free_arg = free};
 
 /* --- validate_only --- */
 
@@ -299,8 +277,7 @@ static void scale_planned(struct rpc_call *call, Sluice__V1__Plan *plan, void *a
     struct planned_scale *planned_scale = arg;
     struct error err;
     if (plan && plan->fits) {
-        service_change(planned_scale->service, call, planned_scale->request,
-                       ((const scale_request *)planned_scale->request)->request_id, &scale_change,
+        service_change(planned_scale->service, call, planned_scale->request, &scale_change,
                        planned_scale->args);
         planned_scale->args = NULL;
     } else if (plan) {
@@ -335,7 +312,7 @@ static void plan_scale_up(struct service *service, struct rpc_call *call,
     const pb_deployment *deployment =
         find_deployment(service->fleet->context->catalog, request, &err);
     if (!deployment || !adds_several(service->fleet, deployment, request)) {
-        service_change(service, call, message, request->request_id, &scale_change, arg);
+        service_change(service, call, message, &scale_change, arg);
         return; /* another change came first */
     }
     struct planned_scale *planned_scale = calloc(1, sizeof(*planned_scale));
@@ -368,10 +345,9 @@ void service_scale(struct service *service, struct rpc_call *call, const Protobu
         if (deployment)
             list_candidates(fleet, deployment, args);
         if (deployment && adds_several(fleet, deployment, request))
-            service_once(service, call, message, request->request_id, &scale_change, args,
-                         plan_scale_up);
+            service_once(service, call, message, &scale_change, args, plan_scale_up);
         else
-            service_change(service, call, message, request->request_id, &scale_change, args);
+            service_change(service, call, message, &scale_change, args);
         return;
     }
     if (rc == 0)

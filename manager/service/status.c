@@ -19,13 +19,6 @@
 #include "manager/watch/routes.h"
 #include "proto/rpc/server/call.h"
 
-static void fail_memory(struct rpc_call *call)
-{
-    struct error err;
-    error_no_memory(&err);
-    service_fail(call, &err);
-}
-
 /* --- GetStatus --- */
 
 static void fill_counts(const struct catalog *catalog,
@@ -41,20 +34,15 @@ static void fill_counts(const struct catalog *catalog,
         response->n_open_operations += pb_operation_is_open(catalog_operation_at(catalog, i));
 }
 
-void service_get_status(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *message)
+int service_get_status(struct service *service, const ProtobufCMessage *message,
+                       ProtobufCMessage *message_out, struct error *err)
 {
     struct fleet *fleet = service->fleet;
     const struct catalog *catalog = fleet->context->catalog;
+    Sluice__Manager__V1__GetStatusResponse *response =
+        (Sluice__Manager__V1__GetStatusResponse *)message_out;
     struct store_stats stats;
     (void)message;
-    Sluice__Manager__V1__GetStatusResponse *response =
-        MESSAGE_NEW(Sluice__Manager__V1__GetStatusResponse,
-                    sluice__manager__v1__get_status_response__descriptor);
-    if (!response) {
-        fail_memory(call);
-        return;
-    }
     store_stats(fleet->context->store, &stats);
     fill_counts(catalog, response);
     bool complete = message_set(&response->software_version, SLUICE_VERSION) &&
@@ -71,7 +59,7 @@ void service_get_status(struct service *service, struct rpc_call *call,
     response->store_bytes = stats.n_bytes;
     response->n_adopted_workers = fleet->n_adopted;
     response->resident_bytes = process_resident_bytes(getpid());
-    service_reply(call, &response->base, complete);
+    return complete ? 0 : error_no_memory(err);
 }
 
 /* --- ListReplicas --- */
@@ -118,21 +106,17 @@ static int check_filter(const Sluice__Manager__V1__ListReplicasRequest *request,
     return 0;
 }
 
-void service_list_replicas(struct service *service, struct rpc_call *call,
-                           const ProtobufCMessage *message)
+int service_list_replicas(struct service *service, const ProtobufCMessage *message,
+                          ProtobufCMessage *message_out, struct error *err)
 {
     const Sluice__Manager__V1__ListReplicasRequest *request =
         (const Sluice__Manager__V1__ListReplicasRequest *)message;
-    const struct catalog *catalog = service->fleet->context->catalog;
-    struct error err;
-    if (check_filter(request, &err) != 0) {
-        service_fail(call, &err);
-        return;
-    }
     Sluice__Manager__V1__ListReplicasResponse *response =
-        MESSAGE_NEW(Sluice__Manager__V1__ListReplicasResponse,
-                    sluice__manager__v1__list_replicas_response__descriptor);
-    bool complete = response != NULL;
+        (Sluice__Manager__V1__ListReplicasResponse *)message_out;
+    const struct catalog *catalog = service->fleet->context->catalog;
+    bool complete = true;
+    if (check_filter(request, err) != 0)
+        return err->status;
     for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
         const pb_replica *row = catalog_replica_at(catalog, i);
         struct replica_view view;
@@ -148,32 +132,23 @@ void service_list_replicas(struct service *service, struct rpc_call *call,
         else if (replica && replica_view_take(service->fleet, row->id, &view))
             complete = overlay(replica, &view);
     }
-    service_reply(call, (ProtobufCMessage *)response, complete);
+    return complete ? 0 : error_no_memory(err);
 }
 
 /* --- operations --- */
 
-void service_get_operation(struct service *service, struct rpc_call *call,
-                           const ProtobufCMessage *message)
+int service_get_operation(struct service *service, const ProtobufCMessage *message,
+                          ProtobufCMessage *response, struct error *err)
 {
-    const Sluice__Manager__V1__GetOperationRequest *request =
-        (const Sluice__Manager__V1__GetOperationRequest *)message;
-    Sluice__Manager__V1__GetOperationResponse response =
-        SLUICE__MANAGER__V1__GET_OPERATION_RESPONSE__INIT;
-    struct error err;
-    response.operation = operations_build(service->config.operations, request->id);
-    if (response.operation) {
-        rpc_call_reply(call, &response.base);
-        message_free(&response.operation->base);
-        return;
-    }
-    if (catalog_operation(service->fleet->context->catalog, request->id)) {
-        fail_memory(call);
-        return;
-    }
-    error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", request->id);
-    error_reason(&err, REASON_OPERATION_NOT_FOUND);
-    service_fail(call, &err);
+    const char *id = ((const Sluice__Manager__V1__GetOperationRequest *)message)->id;
+    pb_operation *operation = operations_build(service->config.operations, id);
+    ((Sluice__Manager__V1__GetOperationResponse *)response)->operation = operation;
+    if (operation)
+        return 0;
+    if (catalog_operation(service->fleet->context->catalog, id))
+        return error_no_memory(err);
+    error_set(err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", id);
+    return error_reason(err, REASON_OPERATION_NOT_FOUND);
 }
 
 static bool is_listed(const Sluice__Manager__V1__ListOperationsRequest *request,
@@ -209,32 +184,20 @@ static bool fill_page(struct service *service,
     return true;
 }
 
-void service_list_operations(struct service *service, struct rpc_call *call,
-                             const ProtobufCMessage *message)
+int service_list_operations(struct service *service, const ProtobufCMessage *message,
+                            ProtobufCMessage *response, struct error *err)
 {
     enum { PAGE = 100, MAX_PAGE = 1000, MAX_TOKEN_BYTES = 24 };
     const Sluice__Manager__V1__ListOperationsRequest *request =
         (const Sluice__Manager__V1__ListOperationsRequest *)message;
-    struct error err;
-    error_clear(&err);
     if (request->page_size > MAX_PAGE)
-        error_field(&err, "page_size", "%u; %d is the limit", request->page_size, MAX_PAGE);
-    else if (strlen(request->page_token) > MAX_TOKEN_BYTES)
-        error_field(&err, "page_token", "is not the next_page_token of an earlier answer");
-    else if (*request->model)
-        name_check("model", request->model, &err);
-    if (err.status != 0) {
-        service_fail(call, &err);
-        return;
-    }
-    Sluice__Manager__V1__ListOperationsResponse *response =
-        MESSAGE_NEW(Sluice__Manager__V1__ListOperationsResponse,
-                    sluice__manager__v1__list_operations_response__descriptor);
-    if (!response) {
-        fail_memory(call);
-        return;
-    }
-    bool complete =
-        fill_page(service, request, request->page_size ? request->page_size : PAGE, response);
-    service_reply(call, &response->base, complete);
+        return error_field(err, "page_size", "%u; %d is the limit", request->page_size, MAX_PAGE);
+    if (strlen(request->page_token) > MAX_TOKEN_BYTES)
+        return error_field(err, "page_token", "is not the next_page_token of an earlier answer");
+    if (*request->model && name_check("model", request->model, err) != 0)
+        return err->status;
+    return fill_page(service, request, request->page_size ? request->page_size : PAGE,
+                     (Sluice__Manager__V1__ListOperationsResponse *)response)
+               ? 0
+               : error_no_memory(err);
 }

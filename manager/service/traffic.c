@@ -20,9 +20,14 @@
 typedef Sluice__Manager__V1__SetTrafficRequest set_request;
 typedef Sluice__Manager__V1__SetTrafficResponse set_response;
 
-static int check_set(const set_request *request, struct error *err)
+static int check_set(struct service *service, struct rpc_call *call,
+                     const ProtobufCMessage *message, void *arg, struct error *err)
 {
+    const set_request *request = (const set_request *)message;
     uint64_t sum = 0;
+    (void)service;
+    (void)call;
+    (void)arg;
     if (name_check("model", request->model, err) != 0)
         return err->status;
     if (request->n_weights > TRAFFIC_MAX_VERSIONS)
@@ -77,7 +82,7 @@ static int check_versions(const struct catalog *catalog, const set_request *requ
 }
 
 static int apply_set(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                     ProtobufCMessage **out_response, struct error *err)
+                     ProtobufCMessage *response, struct error *err)
 {
     const set_request *request = (const set_request *)message;
     const struct catalog *catalog = txn_catalog(txn);
@@ -106,54 +111,30 @@ static int apply_set(struct txn *txn, const ProtobufCMessage *message, void *arg
     traffic->sticky = request->sticky;
     if (traffic_put(txn, traffic, NULL, err) != 0)
         return err->status;
-    set_response *response =
-        MESSAGE_NEW(set_response, sluice__manager__v1__set_traffic_response__descriptor);
-    if (!response ||
-        !message_set_copy(&response->traffic, traffic_find(txn_catalog(txn), request->model))) {
-        if (response)
-            message_free(&response->base);
-        return error_no_memory(err);
-    }
-    *out_response = &response->base;
-    return 0;
+    return message_set_copy(&((set_response *)response)->traffic,
+                            traffic_find(txn_catalog(txn), request->model))
+               ? 0
+               : error_no_memory(err);
 }
 
-static const struct service_change set_change = {
-    .method = "SetTraffic",
-    .response_type = &sluice__manager__v1__set_traffic_response__descriptor,
-    .apply = apply_set,
-};
-
-void service_set_traffic(struct service *service, struct rpc_call *call,
-                         const ProtobufCMessage *message)
-{
-    const set_request *request = (const set_request *)message;
-    struct error err;
-    if (check_set(request, &err) != 0)
-        service_fail(call, &err);
-    else
-        service_change(service, call, message, request->request_id, &set_change, NULL);
-}
+const struct service_change service_set_traffic = {.check = check_set, .apply = apply_set};
 
 /* Answers with the rule, or with the default rule where none was set. */
-void service_get_traffic(struct service *service, struct rpc_call *call,
-                         const ProtobufCMessage *message)
+int service_get_traffic(struct service *service, const ProtobufCMessage *message,
+                        ProtobufCMessage *response, struct error *err)
 {
     const Sluice__Manager__V1__GetTrafficRequest *request =
         (const Sluice__Manager__V1__GetTrafficRequest *)message;
-    Sluice__Manager__V1__GetTrafficResponse response =
-        SLUICE__MANAGER__V1__GET_TRAFFIC_RESPONSE__INIT;
-    pb_traffic none = SLUICE__MANAGER__V1__TRAFFIC__INIT;
     const struct catalog *catalog = service->fleet->context->catalog;
-    struct error err;
-    if (name_check("model", request->model, &err) != 0 ||
-        (!catalog_model(catalog, request->model) &&
-         lifecycle_no_version(request->model, "", &err) != 0)) {
-        service_fail(call, &err);
-        return;
-    }
+    if (name_check("model", request->model, err) != 0)
+        return err->status;
+    if (!catalog_model(catalog, request->model))
+        return lifecycle_no_version(request->model, "", err);
     const pb_traffic *row = traffic_find(catalog, request->model);
+    pb_traffic none = SLUICE__MANAGER__V1__TRAFFIC__INIT;
     none.model = request->model;
-    response.traffic = row ? (pb_traffic *)(uintptr_t)row : &none;
-    rpc_call_reply(call, &response.base);
+    return message_set_copy(&((Sluice__Manager__V1__GetTrafficResponse *)response)->traffic,
+                            row ? row : &none)
+               ? 0
+               : error_no_memory(err);
 }

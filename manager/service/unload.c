@@ -22,35 +22,24 @@
 static int check_unload(const struct fleet *fleet, const unload_request *request,
                         struct unload_args *args, struct error *err)
 {
-    if (name_check_request_id(request->request_id, err) != 0 ||
-        name_check("model", request->model, err) != 0 ||
-        (*request->version && name_check_version("version", request->version, err) != 0) ||
-        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
-        return err->status;
-    if (service_grace(fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms, err) != 0)
-        return err->status;
     args->limits = lifecycle_limits_of(fleet->context->settings);
-    return 0;
+    if (service_check_names(request->request_id, request->model, request->version,
+                            request->device_group, err) != 0)
+        return err->status;
+    return service_grace(fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
 }
 
 /* --- the change --- */
 
 static int apply_unload(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *response, struct error *err)
 {
-    unload_response *response = NULL;
-    int rc = unload_apply(txn, (const unload_request *)message, arg, &response, err);
-    if (rc == 0)
-        *out_response = &response->base;
-    return rc;
+    return unload_apply(txn, (const unload_request *)message, arg,
+                        &((unload_response *)response)->operation, err);
 }
 
 static const struct service_change unload_change = {
-    .method = "UnloadModelVersion",
-    .response_type = &sluice__manager__v1__unload_model_version_response__descriptor,
-    .apply = apply_unload,
-    .free_arg = free,
-};
+    .arg_bytes = sizeof(struct unload_args), .apply = apply_unload, .free_arg = free};
 
 /* --- validate_only: the memory that would be freed --- */
 
@@ -128,6 +117,5 @@ void service_unload(struct service *service, struct rpc_call *call, const Protob
     }
     if (request->validate_only)
         return;
-    service_change_copy(service, call, message, request->request_id, &unload_change, &args,
-                        sizeof(args));
+    service_change_copy(service, call, message, &unload_change, &args);
 }

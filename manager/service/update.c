@@ -252,12 +252,7 @@ static int begin(struct txn *txn, pb_deployment *deployment, pb_operation *opera
         rc = update_pin_traffic(txn, operation, 0, err);
     if (rc == 0)
         rc = lifecycle_bump(txn, target.model, target.version, err);
-    if (rc == 0 && !message_set_copy(&response->operation, operation))
-        rc = error_no_memory(err);
-    if (rc == 0)
-        return lifecycle_put(txn, operation, args->grace_ms, err);
-    message_free(&operation->base);
-    return rc;
+    return lifecycle_answer(txn, rc, operation, args->grace_ms, &response->operation, err);
 }
 
 static int check_rows(const struct catalog *catalog, const update_request *request,
@@ -313,7 +308,7 @@ static pb_deployment *check_update(const struct catalog *catalog, const update_r
 }
 
 static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage **out_response, struct error *err)
+                        ProtobufCMessage *response, struct error *err)
 {
     const update_request *request = (const update_request *)message;
     const struct update_args *args = arg;
@@ -325,37 +320,19 @@ static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *
     char from[48], group[80];
     snprintf(from, sizeof(from), "%s", old->version);
     snprintf(group, sizeof(group), "%s", old->device_group);
-    update_response *response = MESSAGE_NEW(
-        update_response, sluice__manager__v1__update_model_version_response__descriptor);
-    pb_operation *operation = NULL;
-    int rc = response ? 0 : error_no_memory(err);
-    if (rc == 0)
-        operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id, request->model,
-                                        request->version, group, err);
-    if (rc == 0 && !operation)
-        rc = err->status;
-    if (operation && !fill_update(catalog, request, from, operation))
-        rc = error_no_memory(err);
-    if (operation && rc == 0) {
-        rc = begin(txn, deployment, operation, args, response, err);
-    } else {
-        message_free(&deployment->base);
-        if (operation)
-            message_free(&operation->base);
-    }
-    if (rc == 0)
-        *out_response = &response->base;
-    else if (response)
-        message_free(&response->base);
-    return rc;
+    pb_operation *operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id,
+                                                  request->model, request->version, group, err);
+    if (operation && fill_update(catalog, request, from, operation))
+        return begin(txn, deployment, operation, args, (update_response *)response, err);
+    message_free(&deployment->base);
+    if (!operation)
+        return err->status;
+    message_free(&operation->base);
+    return error_no_memory(err);
 }
 
 static const struct service_change update_change = {
-    .method = "UpdateModelVersion",
-    .response_type = &sluice__manager__v1__update_model_version_response__descriptor,
-    .apply = apply_update,
-    .free_arg = free,
-};
+    .arg_bytes = sizeof(struct update_args), .apply = apply_update, .free_arg = free};
 
 /* --- validate_only --- */
 
@@ -412,8 +389,7 @@ void service_update(struct service *service, struct rpc_call *call, const Protob
     if (rc == 0 && request->validate_only)
         rc = plan_update(service, call, request, &args, &err);
     else if (rc == 0)
-        service_change_copy(service, call, message, request->request_id, &update_change, &args,
-                            sizeof(args));
+        service_change_copy(service, call, message, &update_change, &args);
     if (rc != 0)
         service_fail(call, &err);
 }
