@@ -55,8 +55,11 @@ struct executor_config {
     enum prompt_arithmetic prompt_arithmetic;
     /* CPU kernels: "auto", "f32", "ref", "avx2", "avx512", "avx512_bf16", "amx" */
     const char *kernels;
-    uint32_t n_threads;     /* over all ranks; 0: one per CPU */
-    uint32_t tp;            /* tensor parallel ranks: 1, 2, 4 or 8 */
+    uint32_t n_threads; /* over all ranks; 0: one per CPU */
+    uint32_t tp;        /* tensor parallel ranks: 1, 2, 4 or 8 */
+    /* Pipeline stages, tp ranks each; 0: 1. Stages divide the layers; at most STAGES_MAX, and tp ·
+     * pp at most ENGINE_MAX_RANKS. CPU only. */
+    uint32_t pp;
     enum dtype kv_dtype;    /* a type in the kernels' kv_dtypes */
     uint32_t kv_block_size; /* tokens per block, power of two ≤ 128 */
     uint64_t kv_tokens;     /* pool capacity in tokens, rounded up to blocks */
@@ -75,7 +78,7 @@ struct executor_config {
     /* [n_threads] CPUs that compute threads may use; the threads of a rank are adjacent. NULL: all
      * CPUs of the process. Borrowed for the call. */
     const struct cpus *thread_cpus;
-    const uint16_t *rank_nodes; /* [tp] memory node of each rank's weights; NULL: any */
+    const uint16_t *rank_nodes; /* [tp · pp] memory node of each rank's weights; NULL: any */
     /* memfds for sharing packed weights, one per CPU rank; or NULL. A park copy of a GPU's weights
      * (engine_keep()) may follow. Borrowed for the call. */
     const int *packed_fds;

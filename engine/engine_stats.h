@@ -60,12 +60,20 @@ struct executor_device {
     uint64_t limit_bytes; /* limit when a load is checked: gpu_memory_bytes, else the free memory */
 };
 
-enum { EXECUTOR_MAX_DEVICES = 2, ENGINE_MAX_RANKS = 8 };
+enum { EXECUTOR_MAX_DEVICES = 2, ENGINE_MAX_RANKS = 32 };
+
+/* The part of a plan on one rank of the CPU. Memory that ranks share is in no part. */
+struct executor_rank {
+    uint32_t stage, layer_begin, n_layers;
+    uint64_t weights_bytes, kv_bytes, state_bytes, workspace_bytes;
+};
 
 /* Bytes and shapes that a load will take, or has taken. */
 struct executor_plan {
     uint32_t n_devices;
     struct executor_device devices[EXECUTOR_MAX_DEVICES];
+    uint32_t n_ranks, n_stages; /* ranks of the CPU, stage by stage; stages over all devices */
+    struct executor_rank ranks[ENGINE_MAX_RANKS];
     uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
     uint64_t state_bytes, state_slot_bytes;            /* all slots, and one of them */
     uint32_t n_state_slots;                            /* 0: no recurrent layers */

@@ -25,6 +25,7 @@ void engine_config_init(struct engine_config *cfg)
             {
                 .kernels = "auto",
                 .tp = 1,
+                .pp = 1,
                 .kv_dtype = DTYPE_BF16,
                 .kv_block_size = 32,
                 .n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS,

@@ -11,11 +11,12 @@ static struct tensor view(float *data, uint32_t n_rows, uint32_t n_cols)
     return tensor_view(data, DTYPE_F32, n_rows, n_cols);
 }
 
-/* Logits of n sample rows from `first` on. Each rank writes its columns of the shared [n,
- * vocab]. */
-static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first, uint32_t n)
+/* Logits of n sample rows from `first` on, in rows `to` and after of cfg.logits. Each rank writes
+ * its columns. */
+static int run_head(struct decoder *dec, uint32_t first, uint32_t n, uint32_t to)
 {
     uint32_t hidden = dec->shape->hidden_dim, vocab = dec->shape->vocab_size;
+    const struct tensor x = view(dec->mem.x, dec->n_rows, hidden);
     const struct weight *w = dec->globals.linear[ARCH_OUTPUT];
     const struct scale_params scale = {.factor = dec->shape->logit_scale,
                                        .softcap = dec->shape->final_softcap};
@@ -25,10 +26,10 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
         uint32_t m = n - begin < max_rows ? n - begin : max_rows;
         struct tensor h = view(dec->mem.h, m, hidden);
         struct tensor y =
-            view(dec->cfg.logits + (size_t)begin * vocab + segments_begin(&dec->split.vocab), m,
-                 segments_len(&dec->split.vocab));
+            view(dec->cfg.logits + (size_t)(to + begin) * vocab + segments_begin(&dec->split.vocab),
+                 m, segments_len(&dec->split.vocab));
         y.row_stride = vocab;
-        int rc = op_gather_rows(dec->stream, &h, x, dec->mem.sample_rows + first + begin);
+        int rc = op_gather_rows(dec->stream, &h, &x, dec->mem.sample_rows + first + begin);
         if (!rc)
             rc = decoder_norm_prepare(dec, &dec->globals, ARCH_OUTPUT_NORM, &h, &h,
                                       weight_act_kind(w));
@@ -46,28 +47,32 @@ static int run_head(struct decoder *dec, const struct tensor *x, uint32_t first,
 
 /* Progress counts queued layers. On an asynchronous device a hang shows in the synchronisation,
  * which never ends. */
-int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
-                       uint32_t n_seqs, uint32_t max_positions)
+static int queue_layers(struct decoder *dec, const struct step_part *part, uint32_t n_seqs,
+                        uint32_t max_positions)
 {
     const struct rank_plan *plan = dec->cfg.plan;
     struct decoder_memory *mem = &dec->mem;
-    struct tensor x = view(mem->x, n_rows, dec->shape->hidden_dim);
+    uint32_t hidden = dec->shape->hidden_dim, begin = part->row_begin;
+    struct tensor x = view(mem->x + (size_t)begin * hidden, part->n_rows, hidden);
     const struct attention_rows rows = {
-        .positions = mem->positions,
-        .seq_of_row = mem->seq_of_row,
-        .kv_slots = mem->kv_slots,
+        .positions = mem->positions + begin,
+        .seq_of_row = mem->seq_of_row + begin,
+        .kv_slots = mem->kv_slots + begin,
         .block_tables = mem->block_tables,
         .table_stride = plan->steps.max_blocks_per_seq,
-        .n_rows = n_rows,
+        .n_rows = part->n_rows,
         .n_seqs = n_seqs,
         .max_positions = max_positions,
     };
     struct attention_rows windows = rows;
-    windows.kv_slots = mem->window_slots;
+    if (mem->window_slots)
+        windows.kv_slots = mem->window_slots + begin;
     windows.block_tables = mem->window_tables;
-    uint32_t n_logits = plan->steps.n_logits;
     int rc = 0;
-    dec->n_rows = n_rows;
+    dec->row_begin = begin;
+    for (uint32_t i = 0; i < ARCH_MAX_ROPES; i++)
+        if (dec->ropes[i].row_tables)
+            dec->ropes[i].row_tables = mem->rope_tables + begin;
     if (rank_is_first(&plan->rank))
         rc = decoder_embed_rows(dec, &x);
     for (uint32_t i = 0; !rc && i < dec->split.n_layers; i++) {
@@ -79,8 +84,39 @@ int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_r
         if (dec->cfg.progress)
             atomic_fetch_add(dec->cfg.progress, 1);
     }
-    if (!rc && rank_is_last(&plan->rank))
-        rc = run_head(dec, &x, 0, n_sample_rows < n_logits ? n_sample_rows : n_logits);
+    return rc;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+int decoder_queue_step(struct decoder *dec, uint32_t n_rows, uint32_t n_sample_rows,
+                       uint32_t n_seqs, uint32_t max_positions)
+{
+    const struct step_part all = {.n_rows = n_rows};
+    dec->n_rows = n_rows;
+    int rc = queue_layers(dec, &all, n_seqs, max_positions);
+    if (!rc && rank_is_last(&dec->cfg.plan->rank))
+        rc = run_head(dec, 0, least(n_sample_rows, dec->cfg.plan->steps.n_logits), 0);
+    return rc;
+}
+
+/* Computes the logits of the part's sample rows, by runs of adjacent ones. */
+static int run_part_head(struct decoder *dec, const struct step_batch *batch,
+                         const struct step_part *part)
+{
+    uint32_t n = least(batch->n_sample_rows, dec->cfg.plan->steps.n_logits);
+    int rc = 0;
+    for (uint32_t i = 0, end; !rc && i < n; i = end) {
+        bool in_part = batch->sample_rows[i] - part->row_begin < part->n_rows;
+        for (end = i + 1; end < n; end++)
+            if ((batch->sample_rows[end] - part->row_begin < part->n_rows) != in_part)
+                break;
+        if (in_part)
+            rc = run_head(dec, i, end - i, i);
+    }
     return rc;
 }
 
@@ -102,13 +138,19 @@ static int step_captured(struct decoder *dec, const struct step_batch *batch,
     return rc ? rc : decoder_graphs_run(dec, key, err);
 }
 
-static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
+static int upload_inputs(struct decoder *dec, const struct step_batch *batch)
 {
     int rc = decoder_inputs_upload(dec, batch, batch->n_rows, batch->n_sample_rows);
     dec->stream->roles = dec->inputs.roles;
     dec->stream->n_roles = dec->inputs.n_roles;
     dec->stream->mix_products = dec->cfg.mix_roles;
     dec->stream->prompts_f16 = dec->cfg.prompts_f16;
+    return rc;
+}
+
+static int step_by_ops(struct decoder *dec, const struct step_batch *batch)
+{
+    int rc = upload_inputs(dec, batch);
     if (rc)
         return rc;
     return decoder_queue_step(dec, batch->n_rows, batch->n_sample_rows, batch->n_seqs,
@@ -138,11 +180,25 @@ int decoder_step(struct decoder *dec, const struct step_batch *batch, struct err
     return rc ? report_failure(dec, rc, err) : 0;
 }
 
+int decoder_step_part(struct decoder *dec, const struct step_batch *batch,
+                      const struct step_part *part, struct error *err)
+{
+    int rc = 0;
+    error_clear(err);
+    if (part->row_begin == 0)
+        rc = upload_inputs(dec, batch);
+    dec->n_rows = batch->n_rows;
+    if (!rc)
+        rc = queue_layers(dec, part, batch->n_seqs, last_position(batch) + 1);
+    if (!rc && rank_is_last(&dec->cfg.plan->rank))
+        rc = run_part_head(dec, batch, part);
+    return rc ? report_failure(dec, rc, err) : 0;
+}
+
 int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error *err)
 {
-    struct tensor x = view(dec->mem.x, dec->n_rows, dec->shape->hidden_dim);
     error_clear(err);
-    int rc = run_head(dec, &x, first, n);
+    int rc = run_head(dec, first, n, 0);
     return rc ? report_failure(dec, rc, err) : 0;
 }
 

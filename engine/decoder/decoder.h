@@ -40,6 +40,12 @@ void decoder_destroy(struct decoder *dec);
  * sampler. A stage that is not the first reads its rows from decoder_hidden(). A stage that is not
  * the last leaves them there. */
 int decoder_step(struct decoder *dec, const struct step_batch *batch, struct error *err);
+/* The same for some rows of a step. The parts of a step are adjacent; the first begins with row 0
+ * and brings the inputs of all. The rows of a sequence with states of recurrent layers are in one
+ * part. Not for devices that capture steps. A stage that is not the first reads the part's rows of
+ * decoder_hidden(). */
+int decoder_step_part(struct decoder *dec, const struct step_batch *batch,
+                      const struct step_part *part, struct error *err);
 /* Queues the computation of n other rows' logits, in place of those in cfg.logits. Rows are sample
  * rows of the last step, from `first` on. n ≤ n_logits; the step was not captured. */
 int decoder_logits(struct decoder *dec, uint32_t first, uint32_t n, struct error *err);

@@ -53,7 +53,8 @@ static int fill_layer_inputs(struct decoder *dec, const struct tensor *x)
         rc = op_rms_norm(dec->stream, &parts, &parts, globals->vector[ARCH_LAYER_EMBD_NORM],
                          dec->shape->norm_eps);
     if (!rc)
-        rc = op_embed(dec->stream, &own, dec->mem.token_ids, globals->linear[ARCH_LAYER_EMBD]);
+        rc = op_embed(dec->stream, &own, dec->mem.token_ids + dec->row_begin,
+                      globals->linear[ARCH_LAYER_EMBD]);
     if (!rc)
         rc = scale_by(dec, &own, sqrt(n));
     if (!rc)
@@ -64,13 +65,14 @@ static int fill_layer_inputs(struct decoder *dec, const struct tensor *x)
 int decoder_embed_rows(struct decoder *dec, struct tensor *x)
 {
     const struct layer *globals = &dec->globals;
-    int rc = op_embed(dec->stream, x, dec->mem.token_ids, globals->linear[ARCH_TOKEN_EMBD]);
+    uint32_t begin = dec->row_begin;
+    int rc = op_embed(dec->stream, x, dec->mem.token_ids + begin, globals->linear[ARCH_TOKEN_EMBD]);
     if (!rc)
         rc = scale_by(dec, x, (double)dec->shape->embed_scale);
     if (!rc && globals->linear[ARCH_POSITION_EMBD]) {
         struct tensor places = view(dec->mem.h, x->n_rows, x->n_cols);
-        rc =
-            op_embed(dec->stream, &places, dec->mem.positions, globals->linear[ARCH_POSITION_EMBD]);
+        rc = op_embed(dec->stream, &places, dec->mem.positions + begin,
+                      globals->linear[ARCH_POSITION_EMBD]);
         if (!rc)
             rc = op_add(dec->stream, x, &places);
     }

@@ -77,6 +77,7 @@ struct decoder {
     struct decoder_experts experts;
     struct decoder_inputs inputs;
     uint32_t n_rows;               /* rows of the last step */
+    uint32_t row_begin;            /* first row of the part of the step that is queued now */
     struct decoder_graphs *graphs; /* NULL: steps run op by op */
     bool has_ahead; /* the inputs of a step of bucket `ahead` are queued, without ids */
     struct decoder_graph_key ahead;

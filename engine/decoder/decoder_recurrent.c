@@ -26,7 +26,8 @@ static struct tensor columns(const struct tensor *t, uint32_t begin, uint32_t n)
 
 static struct state_rows rows_of(const struct decoder *dec, uint32_t n_rows)
 {
-    return (struct state_rows){dec->mem.state_reads, dec->mem.state_writes, n_rows};
+    return (struct state_rows){dec->mem.state_reads + dec->row_begin,
+                               dec->mem.state_writes + dec->row_begin, n_rows};
 }
 
 /* The input and both gates of a short convolution. `beta` has the gate of its input. */

@@ -15,7 +15,7 @@ static struct executor_config config_of(const struct executor_config *target,
                                         uint32_t context_tokens)
 {
     struct executor_config cfg = *target;
-    cfg.tp = 1;
+    cfg.tp = cfg.pp = 1;
     cfg.gpu_layers = UINT16_MAX; /* all layers on the GPU of the target's head */
     cfg.max_context_tokens = context_tokens;
     cfg.max_seqs =

@@ -40,12 +40,14 @@ void executor_get_packed(const struct executor *ex, struct executor_packed *out_
 {
     *out_packed = (struct executor_packed){
         .n_ranks = ex->n_cpu_ranks,
-        .mapped = ex->gpu ? ex->from_image : ex->weights[0].origin == LOADER_MAPPED,
+        .mapped = ex->gpu ? ex->from_image : true,
         .why = ex->not_shared.status ? ex->not_shared.message : "",
     };
     for (uint32_t r = 0; r < ex->n_cpu_ranks; r++) {
         out_packed->fds[r] = ex->weights[r].fd;
         out_packed->n_bytes[r] = ex->weights[r].n_bytes;
+        if (!ex->gpu && ex->weights[r].origin != LOADER_MAPPED)
+            out_packed->mapped = false;
     }
 }
 
@@ -71,6 +73,9 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 /* --- stepping --- */
 
+/* The cost of a step's part on a stage besides its rows (pipeline.h). */
+enum { PART_BASE_ROWS = 8 };
+
 enum job_kind {
     JOB_STEP,
     JOB_LOGITS,
@@ -87,8 +92,10 @@ struct step_job {
     enum job_kind kind;
     const struct step_batch *batch; /* JOB_STEP only */
     uint32_t first_logits, n_logits;
-    uint32_t from, to;   /* blocks, or state slots */
-    unsigned char *host; /* states of all ranks, one after the other */
+    uint32_t from, to;                          /* blocks, or state slots */
+    unsigned char *host;                        /* states of all ranks, one after the other */
+    struct step_part parts[PIPELINE_MAX_PARTS]; /* parts of the step, with CPU stages */
+    uint32_t n_parts;
     int rc[MAX_RANKS];
     struct error errs[MAX_RANKS];
 };
@@ -103,6 +110,48 @@ static unsigned char *host_of(const struct step_job *job, uint32_t r)
     return job->host + at;
 }
 
+/* Takes the part's rows from the stage before. */
+static int take_rows(const struct executor *ex, uint32_t r, const struct step_part *part)
+{
+    size_t hidden = ex->model.shape.hidden_dim, at = part->row_begin * hidden;
+    return ex->cpu->ops->copy(ex->streams[r], decoder_hidden(ex->decoders[r]) + at,
+                              decoder_hidden(ex->decoders[r - ex->tp]) + at,
+                              part->n_rows * hidden * sizeof(float));
+}
+
+/* Runs the step's parts on a rank of a CPU stage. After a failure the rank runs on, because ranks
+ * of its stage wait for it. */
+static void run_parts(struct step_job *job, uint32_t r)
+{
+    struct executor *ex = job->ex;
+    for (uint32_t i = 0; i < job->n_parts; i++) {
+        const struct step_part *part = &job->parts[i];
+        struct error err;
+        int rc = 0;
+        if (r >= ex->tp) {
+            pipeline_gate_wait(&ex->gate, r - ex->tp, i + 1);
+            rc = take_rows(ex, r, part);
+            if (rc)
+                error_set(&err, rc, "rank %u: rows of the stage before cannot be copied", r);
+        }
+        if (!rc)
+            rc = decoder_step_part(ex->decoders[r], job->batch, part, &err);
+        if (rc && !job->rc[r]) {
+            job->rc[r] = rc;
+            job->errs[r] = err;
+        }
+        pipeline_gate_pass(&ex->gate, r);
+    }
+}
+
+static void run_step(struct step_job *job, uint32_t r)
+{
+    if (job->n_parts)
+        run_parts(job, r);
+    else
+        job->rc[r] = decoder_step(job->ex->decoders[r], job->batch, &job->errs[r]);
+}
+
 static void run_rank(void *ctx, uint32_t r)
 {
     struct step_job *job = ctx;
@@ -110,10 +159,11 @@ static void run_rank(void *ctx, uint32_t r)
     struct error *err = &job->errs[r];
     switch (job->kind) {
     case JOB_STEP:
-        job->rc[r] = decoder_step(dec, job->batch, err);
+        run_step(job, r);
         break;
     case JOB_LOGITS:
-        job->rc[r] = decoder_logits(dec, job->first_logits, job->n_logits, err);
+        if (rank_is_last(&job->ex->plans[r].rank))
+            job->rc[r] = decoder_logits(dec, job->first_logits, job->n_logits, err);
         break;
     case JOB_COPY_BLOCK:
     case JOB_COPY_WINDOW:
@@ -283,6 +333,20 @@ static int sync_head(struct executor *ex, struct error *err)
     return rank_device(ex, head)->ops->stream_sync(ex->streams[head], err);
 }
 
+static void cut_step(struct step_job *job)
+{
+    struct executor *ex = job->ex;
+    const struct pipeline_cut cut = {
+        .n_stages = ex->n_ranks / ex->tp,
+        .base_rows = PART_BASE_ROWS,
+        .whole_sequences = ex->actual.n_state_slots > 0,
+    };
+    if (ex->gpu || cut.n_stages == 1)
+        return;
+    job->n_parts = pipeline_cut_step(&cut, job->batch, job->parts);
+    pipeline_gate_reset(&ex->gate);
+}
+
 int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err)
 {
     struct step_job job = {.ex = ex, .kind = JOB_STEP, .batch = batch};
@@ -292,6 +356,7 @@ int executor_step(struct executor *ex, const struct step_batch *batch, struct er
     int rc = is_checked ? check_ids(ex, batch, err) : check_batch(ex, batch, err);
     if (rc)
         return rc;
+    cut_step(&job);
     rc = run_job(&job, err);
     if (!rc && ex->gpu && !batch->n_sample_rows)
         rc = sync_head(ex, err);

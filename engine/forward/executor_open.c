@@ -104,8 +104,8 @@ static int open_cpu(struct executor *ex, const struct executor_config *cfg, stru
         if (!rc)
             ex->streams[r]->ops = ex->ops[r];
     }
-    if (!rc && ex->n_cpu_ranks > 1)
-        rc = comm_shm_create(ex->n_cpu_ranks, COMM_BYTES, ex->comms, err);
+    for (uint32_t r = 0; !rc && ex->tp > 1 && r < ex->n_cpu_ranks; r += ex->tp)
+        rc = comm_shm_create(ex->tp, COMM_BYTES, ex->comms + r, err);
     return rc;
 }
 
@@ -176,19 +176,26 @@ static int load_cpu(struct executor *ex, const struct executor_config *cfg,
         thread_pool_destroy(pool);
         return rc;
     }
-    struct loader_job job = {
-        .model = &ex->model,
-        .ops = ex->ops[0],
-        .plans = ex->plans,
-        .n_ranks = ex->n_cpu_ranks,
-        .pool = pool,
-        .progress = progress,
-        .progress_ctx = ctx,
-        .cancel = cancel,
-        .rank_nodes = cfg->rank_nodes,
-        .shared_fds = cfg->n_packed_fds >= ex->n_cpu_ranks ? cfg->packed_fds : NULL,
-    };
-    rc = loader_load(&job, ex->weights, &ex->not_shared, err);
+    bool shares = cfg->packed_fds && cfg->n_packed_fds >= ex->n_cpu_ranks;
+    for (uint32_t r = 0; !rc && r < ex->n_cpu_ranks; r += ex->tp) {
+        struct error why;
+        struct loader_job job = {
+            .model = &ex->model,
+            .ops = ex->ops[0],
+            .plans = ex->plans + r,
+            .n_ranks = ex->tp,
+            .first_rank = r,
+            .pool = pool,
+            .progress = progress,
+            .progress_ctx = ctx,
+            .cancel = cancel,
+            .rank_nodes = cfg->rank_nodes ? cfg->rank_nodes + r : NULL,
+            .shared_fds = shares ? cfg->packed_fds + r : NULL,
+        };
+        rc = loader_load(&job, ex->weights + r, &why, err);
+        if (why.status)
+            ex->not_shared = why;
+    }
     thread_pool_destroy(pool);
     return rc;
 }
@@ -267,7 +274,7 @@ static int make_decoders(struct executor *ex, struct error *err)
             .mix_roles = ex->mix_roles,
             .prompts_f16 = ex->prompts_f16 && on_device,
             .logits = ex->logits,
-            .progress = r == 0 || on_device ? &ex->progress : NULL,
+            .progress = ex->plans[r].rank.index ? NULL : &ex->progress,
         };
         rc = decoder_create(&cfg, &ex->decoders[r], err);
     }
@@ -282,7 +289,7 @@ static void add_up_taken(struct executor *ex)
     actual->state_bytes = 0;
     actual->shared_bytes = 0;
     actual->workspace_bytes = ex->logits_bytes + ex->scratch_bytes;
-    if (ex->n_cpu_ranks > 1)
+    if (ex->tp > 1)
         actual->workspace_bytes += 2 * (uint64_t)ex->n_cpu_ranks * COMM_BYTES;
     for (uint32_t r = 0; r < ex->n_ranks; r++) {
         struct decoder_taken taken;

@@ -8,6 +8,7 @@
 #include "engine/forward/executor_private.h"
 #include "engine/load/loader_share.h"
 #include "engine/model/arch/arch.h"
+#include "engine/model/stages.h"
 #include "kernels/backend.h"
 
 /* Tenths of the GPU's free memory that are used without a limit. The rest is for the driver's own
@@ -17,7 +18,8 @@ enum { BUDGET_OF_10 = 9 };
 uint32_t executor_thread_share(const struct executor_config *cfg, uint32_t rank)
 {
     uint32_t n_threads = cfg->n_threads ? cfg->n_threads : (uint32_t)cpu_count();
-    uint32_t share = n_threads / cfg->tp + (rank < n_threads % cfg->tp);
+    uint32_t n_ranks = executor_cpu_ranks(cfg);
+    uint32_t share = n_threads / n_ranks + (rank < n_threads % n_ranks);
     return share ? share : 1;
 }
 
@@ -32,12 +34,19 @@ static int check_config(const struct executor_config *cfg, struct error *err)
 {
     if (cfg->tp != 1 && cfg->tp != 2 && cfg->tp != 4 && cfg->tp != 8)
         return error_field(err, "tp", "%u is not one of 1, 2, 4, 8", cfg->tp);
-    if (cfg->beside && cfg->tp != 1)
-        return error_field(err, "tp", "%u: a draft model runs on a single rank; use 1", cfg->tp);
-    if (wants_gpu(cfg) && cfg->tp != 1) {
+    if (cfg->pp > STAGES_MAX)
+        return error_field(err, "pp", "%u is not in 1..%d", cfg->pp, STAGES_MAX);
+    if (executor_cpu_ranks(cfg) > MAX_RANKS)
+        return error_field(err, "pp", "%u stages of %u ranks are %u ranks; at most %d", cfg->pp,
+                           cfg->tp, executor_cpu_ranks(cfg), MAX_RANKS);
+    if (cfg->beside && executor_cpu_ranks(cfg) != 1)
+        return error_field(err, cfg->tp != 1 ? "tp" : "pp",
+                           "%u: a draft model runs on a single rank; use 1",
+                           executor_cpu_ranks(cfg));
+    if (wants_gpu(cfg) && executor_cpu_ranks(cfg) != 1)
         return error_set(err, STATUS_UNIMPLEMENTED,
-                         "tp: %u ranks on GPUs are not supported; use one cuda device", cfg->tp);
-    }
+                         "%s: %u ranks on GPUs are not supported; use one cuda device",
+                         cfg->tp != 1 ? "tp" : "pp", executor_cpu_ranks(cfg));
     return 0;
 }
 
@@ -299,13 +308,37 @@ static int plan_gpu(struct executor *ex, const struct executor_config *cfg,
     return rc;
 }
 
+/* Chooses the layers of n stages. */
+static int choose_stages(struct executor *ex, uint32_t n, const struct step_sizes *steps,
+                         uint32_t bounds[STAGES_MAX + 1], struct error *err)
+{
+    const struct rank all = {.tp = 1, .n_stages = 1};
+    struct rank_plan whole;
+    bounds[0] = 0;
+    bounds[1] = ex->model.shape.n_layers;
+    if (n == 1)
+        return 0;
+    int rc = plan_rank_init(&whole, &ex->model, ex->ops[0], &all, WEIGHT_STORE_SOURCE, steps, err);
+    if (!rc)
+        rc = stages_split(&whole, &ex->model, n, bounds, err);
+    plan_rank_fini(&whole);
+    return rc;
+}
+
 static int plan_cpu(struct executor *ex, const struct executor_config *cfg,
                     const struct step_sizes *steps, struct error *err)
 {
     const struct op_table *ops = ex->ops[0];
-    int rc = 0;
-    for (uint32_t r = 0; !rc && r < cfg->tp; r++) {
-        struct rank rank = {.index = r, .tp = cfg->tp, .n_stages = 1};
+    uint32_t n_ranks = executor_cpu_ranks(cfg), bounds[STAGES_MAX + 1];
+    int rc = choose_stages(ex, n_ranks / cfg->tp, steps, bounds, err);
+    for (uint32_t r = 0; !rc && r < n_ranks; r++) {
+        uint32_t stage = r / cfg->tp;
+        struct rank rank = {.index = r % cfg->tp,
+                            .tp = cfg->tp,
+                            .stage = stage,
+                            .n_stages = n_ranks / cfg->tp,
+                            .layer_begin = bounds[stage],
+                            .n_layers = bounds[stage + 1] - bounds[stage]};
         ex->n_ranks = ex->n_cpu_ranks = r + 1;
         ex->ops[r] = ops;
         rc = plan_rank(ex, r, &rank, cfg, steps, err);
@@ -321,8 +354,10 @@ static void add_device(struct executor *ex, const char *name, uint32_t begin, ui
     const struct rank_split *split = &ex->plans[begin].split;
     snprintf(device->name, sizeof(device->name), "%s", name);
     device->layer_begin = split->layer_begin;
-    device->n_layers = split->n_layers;
     for (uint32_t r = begin; r < end; r++) {
+        const struct rank *rank = &ex->plans[r].rank;
+        device->n_layers += rank->index ? 0 : ex->plans[r].split.n_layers;
+        ex->actual.n_stages = rank->n_stages;
         device->weights_bytes += ex->plans[r].weights_bytes;
         device->kv_bytes += ex->plans[r].kv_bytes;
         device->kv_block_bytes += decoder_block_bytes(&ex->plans[r], &ex->model.shape, false);
@@ -333,11 +368,26 @@ static void add_device(struct executor *ex, const char *name, uint32_t begin, ui
     }
 }
 
+static void add_rank(struct executor *ex, const struct rank_plan *plan)
+{
+    ex->actual.ranks[ex->actual.n_ranks++] = (struct executor_rank){
+        .stage = plan->rank.stage,
+        .layer_begin = plan->split.layer_begin,
+        .n_layers = plan->split.n_layers,
+        .weights_bytes = plan->weights_bytes,
+        .kv_bytes = plan->kv_bytes,
+        .state_bytes = plan->state_bytes,
+        .workspace_bytes = plan->workspace_bytes,
+    };
+}
+
 static int add_devices(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     char name[16];
     if (ex->n_cpu_ranks)
         add_device(ex, "cpu", 0, ex->n_cpu_ranks);
+    for (uint32_t r = 0; r < ex->n_cpu_ranks; r++)
+        add_rank(ex, &ex->plans[r]);
     if (!ex->gpu)
         return 0;
     snprintf(name, sizeof(name), "cuda:%u", ex->gpu->index);
@@ -358,7 +408,7 @@ static void add_scratch(struct executor *ex, const struct executor_config *cfg)
         return;
     ex->actual.devices[0].workspace_bytes += ex->scratch_bytes;
     if (cfg->tp > 1)
-        ex->actual.devices[0].workspace_bytes += 2 * (uint64_t)cfg->tp * COMM_BYTES;
+        ex->actual.devices[0].workspace_bytes += 2 * (uint64_t)ex->n_cpu_ranks * COMM_BYTES;
 }
 
 static bool takes_store(const struct executor *ex)
@@ -382,6 +432,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
 {
     struct step_sizes steps;
     uint32_t context;
+    ex->tp = cfg->tp;
     ex->is_guest = cfg->beside != NULL;
     ex->mix_roles = cfg->mix_roles;
     bool gpu = ex->is_guest ? cfg->beside->gpu != NULL : wants_gpu(cfg);

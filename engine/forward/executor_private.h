@@ -1,9 +1,10 @@
 /* executor_private.h: the executor's state. Shared by executor_plan.c, executor_open.c and
  * executor.c (steps) only.
  *
- * Ranks come in two forms. Tensor-parallel ranks of the CPU step together. Stages, of one rank
- * each, step one after the other. The layers on the CPU, if any, come first, then the layers on the
- * GPU. */
+ * Ranks come in two forms. On the CPU alone there are pp stages of tp ranks each, in this order.
+ * Each rank has a thread. With a GPU there are up to two stages of one
+ * rank each, which step one after the other. The layers on the CPU, if any, come first, then the
+ * layers on the GPU. */
 #pragma once
 
 #include <stdatomic.h>
@@ -13,6 +14,7 @@
 #include "base/system/cpus.h"
 #include "engine/decoder/decoder.h"
 #include "engine/forward/executor.h"
+#include "engine/forward/pipeline.h"
 #include "engine/forward/rank_team.h"
 #include "engine/load/loader.h"
 #include "engine/model/model.h"
@@ -21,13 +23,14 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-enum { MAX_RANKS = N_SEGMENTS, NUMERICS_ID_BYTES = 160, COMM_BYTES = 1 << 20 };
+enum { MAX_RANKS = ENGINE_MAX_RANKS, NUMERICS_ID_BYTES = 160, COMM_BYTES = 1 << 20 };
 
 struct executor {
     struct model model;
     char *name; /* model.info.name; outlives the checkpoint */
     struct executor_plan actual;
     uint32_t n_ranks, n_cpu_ranks; /* CPU ranks come first; at most one rank is on a GPU */
+    uint32_t tp;                   /* ranks of a stage */
     const struct op_table *ops[MAX_RANKS];
     struct rank_plan plans[MAX_RANKS];
     struct packed_weights weights[MAX_RANKS]; /* weights of CPU ranks */
@@ -39,7 +42,8 @@ struct executor {
     struct stream *streams[MAX_RANKS];
     struct comm *comms[MAX_RANKS]; /* NULL at tp 1 */
     struct decoder *decoders[MAX_RANKS];
-    struct rank_team *team; /* threads of the CPU ranks */
+    struct rank_team *team;    /* threads of the CPU ranks */
+    struct pipeline_gate gate; /* where CPU stages wait for the stage before */
     bool mix_roles;
     bool prompts_f16; /* the GPU's rank computes prompts of quantized weights in 16 bit */
     uint32_t n_sampled;
@@ -59,15 +63,21 @@ struct executor {
     struct cpus first_cpus; /* CPUs of the thread that runs the steps */
 };
 
-/* The rank that computes the logits and samples. */
+/* The rank that samples: the first of the last stage. */
 static inline uint32_t head_rank(const struct executor *ex)
 {
-    return ex->gpu ? ex->n_ranks - 1 : 0;
+    return ex->gpu ? ex->n_ranks - 1 : ex->n_ranks - ex->tp;
 }
 
 static inline struct device *rank_device(const struct executor *ex, uint32_t r)
 {
     return r < ex->n_cpu_ranks ? ex->cpu : ex->gpu;
+}
+
+/* Ranks of the CPU that a config asks for. */
+static inline uint32_t executor_cpu_ranks(const struct executor_config *cfg)
+{
+    return cfg->tp * (cfg->pp ? cfg->pp : 1);
 }
 
 /* Threads of a CPU rank's stream. */

@@ -165,8 +165,8 @@ static void report_progress(struct load *load, const struct task *task, uint32_t
     pthread_mutex_lock(&load->lock);
     load->done_bytes[rank] += after - before;
     if (load->job->progress)
-        load->job->progress(load->job->progress_ctx, rank, load->done_bytes[rank],
-                            load->total_bytes[rank]);
+        load->job->progress(load->job->progress_ctx, load->job->first_rank + rank,
+                            load->done_bytes[rank], load->total_bytes[rank]);
     pthread_mutex_unlock(&load->lock);
 }
 
@@ -295,7 +295,8 @@ static int map_shared(const struct loader_job *job, struct packed_weights *out_w
 {
     int rc = loader_share_map(job->shared_fds, job->plans, job->n_ranks, out_weights, err);
     for (uint32_t r = 0; !rc && job->progress && r < job->n_ranks; r++)
-        job->progress(job->progress_ctx, r, out_weights[r].n_bytes, out_weights[r].n_bytes);
+        job->progress(job->progress_ctx, job->first_rank + r, out_weights[r].n_bytes,
+                      out_weights[r].n_bytes);
     return rc;
 }
 

@@ -45,8 +45,9 @@ struct packed_weights {
 struct loader_job {
     const struct model *model;
     const struct op_table *ops;
-    const struct rank_plan *plans; /* [n_ranks] */
+    const struct rank_plan *plans; /* [n_ranks] ranks of a stage: all hold the same layers */
     uint32_t n_ranks;
+    uint32_t first_rank;            /* number of the first of these ranks, for progress */
     struct thread_pool *pool;       /* packing threads; the caller is one of them */
     executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;

@@ -364,13 +364,11 @@ static int describe_weight(const struct rank_plan *plan, const struct model *mod
     return 0;
 }
 
-/* True if the rank's stage needs a tensor that is not per layer. */
-static bool is_of_stage(const struct rank_plan *plan, const struct model *model,
-                        enum arch_slot slot)
+bool plan_stage_has(const struct rank *rank, const struct model *model, enum arch_slot slot)
 {
-    bool first = rank_is_first(&plan->rank), last = rank_is_last(&plan->rank);
+    bool first = rank_is_first(rank), last = rank_is_last(rank);
     if (slot == ARCH_TOKEN_EMBD)
-        return first || (last && model->tied_output);
+        return first || (last && model->tied_output && rank->tp == 1);
     if (slot >= ARCH_POSITION_EMBD && slot <= ARCH_LAYER_EMBD_NORM)
         return first;
     if (slot >= ARCH_OUTPUT_NORM && slot <= ARCH_OUTPUT_BIAS)
@@ -386,7 +384,7 @@ static int add_place(struct rank_plan *plan, const struct model *model, const st
     bool by_head = arch_slot_facts(row->slot)->by_head;
     const struct checkpoint_tensor *tensor = model_tensor(
         model, row->slot, global ? 0 : plan->split.layer_begin + layer, by_head ? 0 : expert);
-    if (!tensor || (global && !is_of_stage(plan, model, row->slot)))
+    if (!tensor || (global && !plan_stage_has(&plan->rank, model, row->slot)))
         return 0;
     if (row->slot == ARCH_OUTPUT && model->tied_output && plan->rank.tp == 1)
         return 0; /* the decoder uses the embedding's pack */

@@ -102,6 +102,10 @@ int plan_steps(const struct model_shape *shape, const struct executor_config *cf
 int plan_ops_check(const struct op_table *ops, const struct model_shape *shape,
                    uint32_t layer_begin, uint32_t n_layers, struct error *err);
 
+/* True if the rank's stage needs a tensor that is not per layer. With a tied output the last stage
+ * needs the token embedding, unless ranks share the output matrix. */
+bool plan_stage_has(const struct rank *rank, const struct model *model, enum arch_slot slot);
+
 /* Call plan_rank_fini() in any case. */
 int plan_rank_init(struct rank_plan *plan, const struct model *model, const struct op_table *ops,
                    const struct rank *rank, enum weight_store store, const struct step_sizes *steps,

@@ -53,6 +53,11 @@ struct step_batch {
     uint32_t *sample_rows;   /* [max_seqs + n_score_rows] rows whose logits are computed */
 };
 
+/* Adjacent rows of a batch, at least one. */
+struct step_part {
+    uint32_t row_begin, n_rows;
+};
+
 /* All arrays are in one allocation. *out_batch is owned. */
 int step_batch_create(const struct step_limits *limits, struct step_batch **out_batch,
                       struct error *err);

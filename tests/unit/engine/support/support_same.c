@@ -146,11 +146,12 @@ static struct engine_config variant_config(const char *model, enum dtype kv_dtyp
     return cfg;
 }
 
-static void check_variant(const char *model, enum dtype kv_dtype, const struct same_variant *v,
-                          const struct run_result *alone)
+static void check_variant(const char *model, enum dtype kv_dtype, uint32_t pp,
+                          const struct same_variant *v, const struct run_result *alone)
 {
     static struct run_result results[N];
     struct engine_config cfg = variant_config(model, kv_dtype, v);
+    cfg.executor.pp = pp;
     struct engine *engine = run_open(&cfg);
     struct engine_stats s;
     char what[96];
@@ -193,6 +194,12 @@ struct engine_request *same_job(uint32_t i)
 void same_check(const char *model, enum dtype kv_dtype, const struct same_variant *variants,
                 size_t n_variants, uint32_t max_tokens)
 {
+    same_check_stages(model, kv_dtype, 1, variants, n_variants, max_tokens);
+}
+
+void same_check_stages(const char *model, enum dtype kv_dtype, uint32_t pp,
+                       const struct same_variant *variants, size_t n_variants, uint32_t max_tokens)
+{
     static struct run_result alone[N];
     struct engine_config cfg = variant_config(model, kv_dtype, &variants[0]);
     struct engine *engine = run_open(&cfg);
@@ -206,6 +213,6 @@ void same_check(const char *model, enum dtype kv_dtype, const struct same_varian
     assert_true(n_different > same_n_jobs() / 2);
     for (size_t i = 0; i < n_variants; i++)
         if (variants[i].tp == 1 || !getenv("SLUICE_TEST_DEVICE")) /* a GPU runs a single rank */
-            check_variant(model, kv_dtype, &variants[i], alone);
+            check_variant(model, kv_dtype, pp, &variants[i], alone);
     free_all(alone, same_n_jobs());
 }

@@ -36,3 +36,6 @@ struct engine_request *same_job(uint32_t i);
  * answer. */
 void same_check(const char *model, enum dtype kv_dtype, const struct same_variant *variants,
                 size_t n_variants, uint32_t max_tokens);
+/* The same, with variants in pp pipeline stages. The requests alone run on a single rank. */
+void same_check_stages(const char *model, enum dtype kv_dtype, uint32_t pp,
+                       const struct same_variant *variants, size_t n_variants, uint32_t max_tokens);
