@@ -37,7 +37,7 @@ static bool is_blocked(const struct catalog *catalog, const pb_replica *row)
     const pb_group *group = catalog_group(catalog, row->device_group);
     const pb_deployment *deployment =
         catalog_deployment(catalog, row->model, row->version, row->device_group);
-    return group && device_hold_check(catalog, group, deployment ? deployment->tp : 1, &err) != 0;
+    return group && device_hold_check(catalog, group, catalog_n_ranks(deployment), &err) != 0;
 }
 
 /* True for a parked worker, or a replica that will become one with weights in memory. A parked

@@ -133,7 +133,8 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
     if (!version || !deployment || !group)
         return error_set(err, STATUS_NOT_FOUND, "replica %s has lost its version or device group",
                          replica_id);
-    if (!is_parked_worker && device_hold_check(catalog, group, deployment->tp, err) != 0)
+    if (!is_parked_worker &&
+        device_hold_check(catalog, group, catalog_n_ranks(deployment), err) != 0)
         return err->status;
     pb_config *config = config_merge(version->config, deployment->config);
     if (!config)
@@ -163,7 +164,7 @@ int launch_create(const struct fleet *fleet, const char *replica_id, size_t n_pa
     const struct device_wish wish = {.but_id = replica_id,
                                      .version = version,
                                      .group = group->name,
-                                     .n_ranks = deployment->tp,
+                                     .n_ranks = catalog_n_ranks(deployment),
                                      .config = config};
     n_usable = device_room_choose(fleet, &wish, usable, n_usable);
     if (n_usable)

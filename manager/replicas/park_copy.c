@@ -74,7 +74,7 @@ static bool another_is_to_serve(struct fleet *fleet, char *const *devices, size_
             catalog_deployment(catalog, row->model, row->version, row->device_group);
         struct error err;
         if (!group || !deployment || deployment->parked ||
-            device_hold_check(catalog, group, deployment->tp, &err) != 0 ||
+            device_hold_check(catalog, group, catalog_n_ranks(deployment), &err) != 0 ||
             !is_about_to_serve(fleet, row))
             continue;
         for (size_t d = 0; d < group->n_devices; d++)

@@ -295,7 +295,7 @@ static int check_devices(const struct catalog *catalog, const struct lifecycle_t
     const pb_group *group = catalog_group(catalog, target->group);
     const pb_deployment *deployment =
         catalog_deployment(catalog, target->model, target->version, target->group);
-    return group ? device_hold_check(catalog, group, deployment ? deployment->tp : 1, err) : 0;
+    return group ? device_hold_check(catalog, group, catalog_n_ranks(deployment), err) : 0;
 }
 
 /* Failed replicas do not count, as new ones replace them. */

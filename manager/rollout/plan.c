@@ -142,6 +142,11 @@ static void make_note(const struct plan_wish *wish, const char *device,
              wish->note && *unsized ? "; " : "", unsized);
 }
 
+static uint32_t n_ranks(const struct plan_wish *wish)
+{
+    return wish->tp * (wish->pp ? wish->pp : 1);
+}
+
 int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish *wish,
              plan_answer_fn *answer, void *arg, struct error *err)
 {
@@ -157,7 +162,7 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
         return error_no_memory(err);
     }
     if (wish->n_replicas && !wish->inspected &&
-        device_hold_check(catalog, group, wish->tp, err) != 0) {
+        device_hold_check(catalog, group, n_ranks(wish), err) != 0) {
         message_free(&config->base);
         return err->status;
     }
@@ -168,12 +173,13 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
     size_t n_usable = device_hold_choose(catalog, group, usable);
     struct device_room room = {0};
     const struct device_wish place = {
-        .version = version, .group = wish->group, .n_ranks = wish->tp, .config = config};
+        .version = version, .group = wish->group, .n_ranks = n_ranks(wish), .config = config};
     n_usable = device_room_choose(fleet, &place, usable, n_usable);
     if (n_usable)
         device_room_read(fleet, usable[0], NULL, &room);
-    bool held = !wish->inspected && weights_are_held(fleet->weights, wish->model, wish->version,
-                                                     wish->group, wish->tp, config->kernels);
+    bool held =
+        !wish->inspected && weights_are_held(fleet->weights, wish->model, wish->version,
+                                             wish->group, wish->tp, wish->pp, config->kernels);
     struct ledger_sum host = ledger_sum(fleet, &(struct ledger_query){0});
     struct launch_plan parts = {.model_path = path,
                                 .draft_path = draft_path,
@@ -231,7 +237,7 @@ bool plan_is_of_all(const struct fleet *fleet, const struct plan_wish *wish)
     if (device_name_is_gpu(group->devices[0]) && !has_size(version->config) &&
         !has_size(wish->config))
         return false;
-    return group->n_devices == 1 || wish->tp > 1 ||
+    return group->n_devices == 1 || n_ranks(wish) > 1 ||
            (!device_name_is_gpu(group->devices[0]) &&
             fleet->context->settings->placement == FIT_AUTO && is_auto(version->config) &&
             is_auto(wish->config));

@@ -19,6 +19,7 @@
 #include "manager/settings/config.h"
 #include "manager/settings/settings.h"
 #include "manager/slots/fleet.h"
+#include "manager/slots/weights.h"
 #include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/build.h"
@@ -27,7 +28,7 @@
 typedef Sluice__Manager__V1__LoadModelVersionRequest load_request;
 typedef Sluice__Manager__V1__LoadModelVersionResponse load_response;
 
-enum { MAX_PER_DEPLOYMENT = 64, MAX_EVICTED = 16 };
+enum { MAX_PER_DEPLOYMENT = 64, MAX_EVICTED = 16, MAX_STAGES = 8 };
 
 /* A version on a group to unload before the load. */
 struct evicted {
@@ -67,6 +68,17 @@ static int check_tp(uint32_t tp, struct error *err)
     return 0;
 }
 
+/* How many stages a model can have is known to the worker alone. */
+static int check_pp(uint32_t tp, uint32_t pp, struct error *err)
+{
+    if (pp < 1 || pp > MAX_STAGES)
+        return error_field(err, "pp", "%u; must be 1 to %d", pp, MAX_STAGES);
+    if (tp * pp > WEIGHTS_MAX_RANKS)
+        return error_field(err, "pp", "%u stages of %u ranks are %u ranks; at most %d", pp, tp,
+                           tp * pp, WEIGHTS_MAX_RANKS);
+    return 0;
+}
+
 static int check_split(const load_request *request, struct load_args *args, struct error *err)
 {
     args->tp = request->has_tp ? request->tp : 1;
@@ -74,10 +86,8 @@ static int check_split(const load_request *request, struct load_args *args, stru
     args->n_replicas = request->has_n_replicas ? request->n_replicas : 1;
     if (check_tp(args->tp, err) != 0)
         return err->status;
-    if (args->pp != 1) {
-        error_field(err, "pp", "%u pipeline stages are not supported; must be 1", args->pp);
-        return err->status = STATUS_UNIMPLEMENTED;
-    }
+    if (check_pp(args->tp, args->pp, err) != 0)
+        return err->status;
     if (args->n_replicas < 1 || args->n_replicas > MAX_PER_DEPLOYMENT)
         return error_field(err, "n_replicas", "%u is not between 1 and %d", args->n_replicas,
                            MAX_PER_DEPLOYMENT);
@@ -309,6 +319,7 @@ static bool needs_plan(const struct fleet *fleet, const load_request *request,
                                    .version = version->version,
                                    .group = args->group,
                                    .tp = args->tp,
+                                   .pp = args->pp,
                                    .config = request->config};
     const struct lifecycle_target target = {version->model, version->version, args->group};
     uint32_t n_live = lifecycle_n_live(fleet->context->catalog, &target);
@@ -461,8 +472,9 @@ static const pb_version *check_inspect(const struct catalog *catalog,
                                        const inspect_request *request, const char *group_name,
                                        struct error *err)
 {
+    uint32_t tp = request->has_tp ? request->tp : 1;
     if (service_check_names("", request->model, request->version, group_name, err) != 0 ||
-        check_tp(request->has_tp ? request->tp : 1, err) != 0 ||
+        check_tp(tp, err) != 0 || check_pp(tp, request->has_pp ? request->pp : 1, err) != 0 ||
         config_check("config", request->config, err) != 0)
         return NULL;
     const pb_version *row = catalog_resolve_version(catalog, request->model, request->version);
@@ -500,7 +512,7 @@ void service_inspect(struct service *service, struct rpc_call *call,
                                        .version = names->version,
                                        .group = group,
                                        .tp = request->has_tp ? request->tp : 1,
-                                       .pp = 1,
+                                       .pp = request->has_pp ? request->pp : 1,
                                        .config = config,
                                        .n_replicas = 1,
                                        .inspected = answer_inspection};

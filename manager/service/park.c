@@ -377,7 +377,7 @@ static int add_wake(struct service *service, struct wakes *wakes, const pb_deplo
     }
     wakes->deployments[wakes->n] = deployment;
     if (check_cpus(catalog, deployment, err) != 0 ||
-        (group && device_hold_check(catalog, group, deployment->tp, err) != 0) ||
+        (group && device_hold_check(catalog, group, catalog_n_ranks(deployment), err) != 0) ||
         device_room_check_wake(service->fleet, wakes->deployments, wakes->n + 1, err) != 0)
         return err->status;
     wakes->n++;

@@ -298,6 +298,7 @@ static bool adds_several(const struct fleet *fleet, const pb_deployment *deploym
                                    .version = deployment->version,
                                    .group = deployment->device_group,
                                    .tp = deployment->tp,
+                                   .pp = deployment->pp,
                                    .config = deployment->config};
     return request->n_replicas > n_live && request->n_replicas - n_live > 1 &&
            plan_is_of_all(fleet, &wish);

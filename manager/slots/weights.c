@@ -40,11 +40,11 @@ struct weights {
 };
 
 static void make_key(char out[KEY_BYTES], const char *model, const char *version, const char *group,
-                     uint32_t tp, const char *kernels)
+                     uint32_t tp, uint32_t pp, const char *kernels)
 {
     char key[TABLE_KEY_BYTES];
     table_key(key, model, version, group);
-    snprintf(out, KEY_BYTES, "%s tp%u %.32s", key, tp, kernels);
+    snprintf(out, KEY_BYTES, "%s tp%u pp%u %.32s", key, tp, pp ? pp : 1, kernels);
 }
 
 static bool is_of_gpus(const pb_group *group)
@@ -61,7 +61,7 @@ static uint32_t deployment_key(const struct weights *weights, const pb_deploymen
     const pb_version *version = catalog_version(catalog, deployment->model, deployment->version);
     const pb_group *group = catalog_group(catalog, deployment->device_group);
     if (!version || !group || !group->n_devices || deployment->tp < 1 ||
-        deployment->tp > WEIGHTS_MAX_RANKS)
+        catalog_n_ranks(deployment) > WEIGHTS_MAX_RANKS)
         return 0;
     *out_of_gpu = is_of_gpus(group);
     const char *kernels = deployment->config && *deployment->config->kernels
@@ -69,8 +69,8 @@ static uint32_t deployment_key(const struct weights *weights, const pb_deploymen
                           : version->config ? version->config->kernels
                                             : "";
     make_key(out, deployment->model, deployment->version, deployment->device_group, deployment->tp,
-             kernels);
-    return deployment->tp;
+             deployment->pp, kernels);
+    return catalog_n_ranks(deployment);
 }
 
 static uint32_t replica_key(const struct weights *weights, const char *replica_id,
@@ -387,10 +387,10 @@ bool weights_are_whole(struct weights *weights, const char *replica_id)
 }
 
 bool weights_are_held(struct weights *weights, const char *model, const char *version,
-                      const char *group, uint32_t tp, const char *kernels)
+                      const char *group, uint32_t tp, uint32_t pp, const char *kernels)
 {
     char key[KEY_BYTES];
-    make_key(key, model, version, group, tp, kernels);
+    make_key(key, model, version, group, tp, pp, kernels);
     struct set *set = find_set(weights, key);
     return set && is_sealed(set) && !set->of_gpu; /* a new replica on a GPU takes GPU memory all
                                                    * the same */

@@ -23,7 +23,7 @@
 #include "manager/base/pb.h"
 #include "manager/slots/fleet.h"
 
-enum { WEIGHTS_MAX_RANKS = 8 };
+enum { WEIGHTS_MAX_RANKS = 32 };
 
 struct error;
 struct weights;
@@ -56,4 +56,4 @@ bool weights_park_copy_at(const struct weights *weights, size_t i, uint64_t *out
 bool weights_are_whole(struct weights *weights, const char *replica_id);
 /* True where new replicas would find the weights in memory, on the CPU. */
 bool weights_are_held(struct weights *weights, const char *model, const char *version,
-                      const char *group, uint32_t tp, const char *kernels);
+                      const char *group, uint32_t tp, uint32_t pp, const char *kernels);

@@ -139,6 +139,11 @@ const pb_version *catalog_version_at(const struct catalog *catalog, size_t i)
     return message_at(catalog, TABLE_MODEL_VERSION, i);
 }
 
+uint32_t catalog_n_ranks(const pb_deployment *deployment)
+{
+    return deployment ? deployment->tp * (deployment->pp ? deployment->pp : 1) : 1;
+}
+
 const pb_deployment *catalog_deployment_at(const struct catalog *catalog, size_t i)
 {
     return message_at(catalog, TABLE_DEPLOYMENT, i);

@@ -59,6 +59,8 @@ const pb_device *catalog_device(const struct catalog *catalog, const char *name)
 /* Iteration: the message at an index, or NULL at the end. */
 const pb_model *catalog_model_at(const struct catalog *catalog, size_t i);
 const pb_version *catalog_version_at(const struct catalog *catalog, size_t i);
+/* Ranks of a replica; 1 without a deployment. */
+uint32_t catalog_n_ranks(const pb_deployment *deployment);
 const pb_deployment *catalog_deployment_at(const struct catalog *catalog, size_t i);
 const pb_group *catalog_group_at(const struct catalog *catalog, size_t i);
 const pb_device *catalog_device_at(const struct catalog *catalog, size_t i);

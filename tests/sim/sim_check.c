@@ -257,7 +257,7 @@ void sim_check_shutdown(const struct sim_process *process)
         row->restart_epoch == row->epoch || catalog_count(catalog, TABLE_DEVICE_HOLD))
         return;
     if (!weights_are_held(sim.manager.fleet.weights, row->model, row->version, row->device_group, 1,
-                          ""))
+                          1, ""))
         sim_broken("I2: pid %d of %s ends to be parked, and its weights with it", (int)process->pid,
                    row->id);
 }

@@ -42,10 +42,11 @@ static int check(const struct cli_settings *s, struct error *err)
 static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, struct error *err)
 {
     const struct cli_settings *s = &cli->settings;
-    char repetitions[24], tp[24], speculate[24];
+    char repetitions[24], tp[24], pp[24], speculate[24];
     bool progress = !s->json && isatty(STDERR_FILENO);
     snprintf(repetitions, sizeof(repetitions), "%" PRIu64, s->repetitions);
     snprintf(tp, sizeof(tp), "%" PRIu64, s->tp);
+    snprintf(pp, sizeof(pp), "%" PRIu64, s->pp);
     snprintf(speculate, sizeof(speculate), "%" PRIu64, s->speculate);
     const char *argv[WORKER_TOOL_MAX_ARGS] = {NULL,
                                               "bench",
@@ -65,6 +66,8 @@ static int bench(struct cli *cli, Sluice__Worker__V1__ToolReport **out_report, s
                                               repetitions,
                                               "--tp",
                                               tp,
+                                              "--pp",
+                                              pp,
                                               "--devices",
                                               s->devices[0] ? s->devices : "cpu",
                                               "--speculate",
@@ -125,6 +128,8 @@ static const struct option_spec engine_specs[] = {
      "a GPU, like cuda:0, or NUMA nodes, like cpu:0,cpu:1; empty: all NUMA nodes", 0, 0},
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
      8},
+    {"pp", 0, OPTION_U64, CLI_OPTION(pp), "1", "N",
+     "stages that divide the layers, of --tp ranks each, on the CPU", 1, 8},
     {"speculate", 0, OPTION_U64, CLI_OPTION(speculate), "0", "N",
      "also time answers with up to N drafted tokens per step, against no drafts; 0: 4 with "
      "--draft, else off",

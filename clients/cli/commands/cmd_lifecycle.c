@@ -120,6 +120,10 @@ int action_load(struct cli *cli, const char *name, const char *version,
         request.has_tp = true;
         request.tp = (uint32_t)s->tp;
     }
+    if (s->pp) {
+        request.has_pp = true;
+        request.pp = (uint32_t)s->pp;
+    }
     int rc = cli_call(cli, "LoadModelVersion", &request.base, out_response, err);
     struct error ignored; /* --validate-only leaves no group behind */
     if (made && s->validate_only)
@@ -175,6 +179,7 @@ static bool plan_will_do(const struct cli *cli, const Sluice__V1__Plan *plan)
 static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
 {
     char weights[32], kv[32], states[48], workspace[32], free_bytes[32];
+    char layers[OUTPUT_STAGE_BYTES];
     if (plan->model[0])
         printf("%s%s%s\n", plan->model, plan->version[0] ? " version " : "", plan->version);
     if (!plan->tp) { /* nothing starts, so nothing is split */
@@ -183,9 +188,10 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
     }
     for (size_t i = 0; plan->n_replicas && i < plan->n_devices; i++) {
         const Sluice__V1__DevicePlan *d = plan->devices[i];
-        printf("%s rank %" PRIu32 ": weights %s, KV %s%s, workspace %s, free %s\n", d->device,
-               d->rank, weights_text(cli, d->weight_bytes, weights), format_bytes(d->kv_bytes, kv),
-               states_text(d, states), format_bytes(d->workspace_bytes, workspace),
+        printf("%s rank %" PRIu32 "%s: weights %s, KV %s%s, workspace %s, free %s\n", d->device,
+               d->rank, output_layers(plan, d, layers), weights_text(cli, d->weight_bytes, weights),
+               format_bytes(d->kv_bytes, kv), states_text(d, states),
+               format_bytes(d->workspace_bytes, workspace),
                format_bytes(d->free_bytes, free_bytes));
         if (d->promised_bytes)
             printf("  %s more are reserved for other replicas\n",
@@ -201,8 +207,9 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
             printf(", frees %s", format_bytes(e->bytes, free_bytes));
         putchar('\n');
     }
-    printf("adds %" PRIu32 " replica%s, tp %" PRIu32 ", KV tokens %" PRIu64 ": %s\n",
-           plan->n_replicas, plan->n_replicas == 1 ? "" : "s", plan->tp, plan->n_kv_tokens,
+    printf("adds %" PRIu32 " replica%s, tp %" PRIu32 "%s, KV tokens %" PRIu64 ": %s\n",
+           plan->n_replicas, plan->n_replicas == 1 ? "" : "s", plan->tp,
+           output_stages(plan, layers), plan->n_kv_tokens,
            plan->fits                ? "fits"
            : plan_will_do(cli, plan) ? "fits after these are unloaded"
            : plan->n_evictions       ? "does not fit; add --evict to unload these"

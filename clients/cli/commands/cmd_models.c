@@ -176,6 +176,8 @@ static void print_deployment(const Sluice__Manager__V1__Deployment *d)
 {
     printf("loaded      on %s, %" PRIu32 " replica%s", d->device_group, d->n_replicas,
            d->n_replicas == 1 ? "" : "s");
+    if (d->pp > 1)
+        printf(" of %" PRIu32 " stages", d->pp);
     if (d->tp > 1)
         printf(" of %" PRIu32 " ranks", d->tp);
     if (d->config)

@@ -63,12 +63,14 @@ static void advise(struct cli *cli, const struct error *err)
 static int inspect_path(struct cli *cli, const char *path, ProtobufCMessage **out_message,
                         const Sluice__V1__Inspection **out, struct error *err)
 {
-    char tp[24];
+    char tp[24], pp[24];
     const char *devices = cli->settings.devices[0] ? cli->settings.devices : "cpu";
     snprintf(tp, sizeof(tp), "%" PRIu64, cli->settings.tp);
+    snprintf(pp, sizeof(pp), "%" PRIu64, cli->settings.pp);
     const char *argv[WORKER_TOOL_MAX_ARGS] = {
-        NULL, "inspect",   "--model", path,        "--plan=true",     "--text=false",    "--tp",
-        tp,   "--devices", devices,   "--digest=", "--tensors=false", "--metadata=false"};
+        NULL, "inspect",   "--model", path,        "--plan=true",     "--text=false",     "--tp",
+        tp,   "--devices", devices,   "--digest=", "--tensors=false", "--metadata=false", "--pp",
+        pp};
     char *flags[LOAD_SETTINGS_MAX] = {NULL};
     Sluice__Worker__V1__ToolReport *report = NULL;
     int rc = worker_tool_add_flags(cli, LOAD_CLI_INSPECT, flags, argv, err);
@@ -106,6 +108,8 @@ static int inspect_registered(struct cli *cli, ProtobufCMessage **out_message,
     request.device_group = (char *)(uintptr_t)cli->settings.device_group;
     request.has_tp = true;
     request.tp = (uint32_t)cli->settings.tp;
+    request.has_pp = true;
+    request.pp = (uint32_t)cli->settings.pp;
     request.config = &config;
     int rc = cli_call(cli, "InspectModelVersion", &request.base, out_message, err);
     if (rc && (err->reason == REASON_MODEL_NOT_FOUND || err->reason == REASON_NOT_CONNECTED ||
@@ -168,6 +172,8 @@ static int run_inspect(struct cli *cli)
 static const struct option_spec inspect_specs[] = {
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N",
      "plan the memory for N ranks that split every layer: 1, 2, 4 or 8", 1, 8},
+    {"pp", 0, OPTION_U64, CLI_OPTION(pp), "1", "N",
+     "plan the memory for N stages that divide the layers, of --tp ranks each", 1, 8},
     {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
      "plan a path for these devices: a GPU, like cuda:0, or NUMA nodes, like cpu:0,cpu:1; empty: "
      "all NUMA nodes",

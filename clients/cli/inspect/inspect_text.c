@@ -358,7 +358,7 @@ static void print_ignored(const Sluice__V1__Inspection *in)
 
 static void print_plan(const Sluice__V1__Inspection *in)
 {
-    char sizes[5][32], states[48];
+    char sizes[5][32], states[48], layers[OUTPUT_STAGE_BYTES];
     const Sluice__V1__Plan *plan = in->plan;
     if (in->plan_error) {
         print_label("memory");
@@ -374,14 +374,14 @@ static void print_plan(const Sluice__V1__Inspection *in)
             snprintf(states, sizeof(states), " + states %s",
                      format_bytes(d->state_bytes, sizes[4]));
         print_label(i ? "" : "memory");
-        printf("%s rank %" PRIu32 ": weights %s + KV %s%s + workspace %s = %s, free %s\n",
-               d->device, d->rank, format_bytes(d->weight_bytes, sizes[0]),
-               format_bytes(d->kv_bytes, sizes[1]), states,
+        printf("%s rank %" PRIu32 "%s: weights %s + KV %s%s + workspace %s = %s, free %s\n",
+               d->device, d->rank, output_layers(plan, d, layers),
+               format_bytes(d->weight_bytes, sizes[0]), format_bytes(d->kv_bytes, sizes[1]), states,
                format_bytes(d->workspace_bytes, sizes[2]), format_bytes(sum, sizes[3]),
                format_bytes(d->free_bytes, sizes[4]));
     }
     print_label("");
-    printf("one replica, tp %" PRIu32 ": %s\n", plan->tp,
+    printf("one replica, tp %" PRIu32 "%s: %s\n", plan->tp, output_stages(plan, layers),
            plan->fits            ? "fits"
            : plan->n_state_slots ? "does not fit; lower --kv-tokens, --state-slots or "
                                    "--context-length"

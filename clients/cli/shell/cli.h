@@ -27,7 +27,7 @@ struct cli_settings {
     const char *name, *version, *device_group, *request_id, *devices;
     union load_value load[LOAD_SETTINGS_MAX]; /* indexed like the rows of load_settings.c */
     const char *register_draft; /* --draft of `register`: draft model of the version */
-    uint64_t replicas, tp, grace_ms, timeout_ms;
+    uint64_t replicas, tp, pp, grace_ms, timeout_ms;
     bool validate_only, no_wait, verify, all, evict;
     /* serve */
     const char *listen, *model_root, *log_level;

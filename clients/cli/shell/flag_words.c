@@ -24,6 +24,7 @@ static const struct {
     {"max_wait_ms", "max-wait"},
     {"min_answers", "min-answers"},
     {"n_replicas", "replicas"},
+    {"pp", "pp"},
     {"request_id", "request-id"},
     {"step_ms", "step"},
     {"steps", "steps"},

@@ -99,6 +99,8 @@ static const struct option_spec deploy_specs[] = {
     {"replicas", 'n', OPTION_U64, CLI_OPTION(replicas), "1", "N", "number of replicas", 1, 64},
     {"tp", 0, OPTION_U64, CLI_OPTION(tp), "1", "N", "ranks that split every layer: 1, 2, 4 or 8", 1,
      8},
+    {"pp", 0, OPTION_U64, CLI_OPTION(pp), "1", "N",
+     "stages that divide the layers, of --tp ranks each, on the CPU", 1, 8},
     {"devices", 0, OPTION_STRING, CLI_OPTION(devices), "", "LIST",
      "devices instead of a named group: cuda:0 or cpu:0-1; with cuda:0,1 a replica takes one of "
      "them; empty: use the group",

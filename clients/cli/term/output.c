@@ -315,6 +315,24 @@ const char *output_states_text(const Sluice__Manager__V1__Replica *replica, char
     return out;
 }
 
+const char *output_layers(const Sluice__V1__Plan *plan, const Sluice__V1__DevicePlan *device,
+                          char out[OUTPUT_STAGE_BYTES])
+{
+    out[0] = '\0';
+    if (plan->pp > 1 && device->n_layers)
+        snprintf(out, OUTPUT_STAGE_BYTES, ", stage %" PRIu32 ", layers %" PRIu32 "-%" PRIu32,
+                 device->stage, device->first_layer, device->first_layer + device->n_layers - 1);
+    return out;
+}
+
+const char *output_stages(const Sluice__V1__Plan *plan, char out[OUTPUT_STAGE_BYTES])
+{
+    out[0] = '\0';
+    if (plan->pp > 1)
+        snprintf(out, OUTPUT_STAGE_BYTES, ", pp %" PRIu32, plan->pp);
+    return out;
+}
+
 const char *output_replica_state(const Sluice__Manager__V1__Replica *replica, char out[80])
 {
     char state[32];

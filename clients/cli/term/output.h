@@ -12,7 +12,7 @@
 
 struct error;
 
-enum { OUTPUT_TABLE_MAX_COLUMNS = 14 };
+enum { OUTPUT_TABLE_MAX_COLUMNS = 14, OUTPUT_STAGE_BYTES = 64 };
 
 /* A table of text cells, aligned when printed. Cells are copied. */
 struct output_table {
@@ -51,5 +51,11 @@ const char *output_kv_text(const Sluice__Manager__V1__Replica *replica, char out
 /* Formats used and all slots of recurrent states: "3/16"; empty if the model has none. Returns
  * out. */
 const char *output_states_text(const Sluice__Manager__V1__Replica *replica, char out[24]);
+/* Formats the stage of a rank: ", stage 1, layers 12-23"; empty with a single stage. Returns out.
+ */
+const char *output_layers(const Sluice__V1__Plan *plan, const Sluice__V1__DevicePlan *device,
+                          char out[OUTPUT_STAGE_BYTES]);
+/* Formats the number of stages: ", pp 2"; empty with a single stage. Returns out. */
+const char *output_stages(const Sluice__V1__Plan *plan, char out[OUTPUT_STAGE_BYTES]);
 /* Formats state and reason: "ready", "failed CRASH_LOOP". Returns out. */
 const char *output_replica_state(const Sluice__Manager__V1__Replica *replica, char out[80]);

@@ -48,7 +48,8 @@ static const struct grouped_spec table[] = {
       "refuse a model file that has another digest", 0, 0}},
     {GROUP_RUN, {"tp", 0, OPTION_U64, FIELD(tp), "1", "N", "ranks that split each layer", 1, 8}},
     {GROUP_RUN,
-     {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "ranks that each take some of the layers", 1, 64}},
+     {"pp", 0, OPTION_U64, FIELD(pp), "1", "N", "stages that divide the layers, of --tp ranks each",
+      1, 8}},
     {GROUP_RUN,
      {"devices", 0, OPTION_STRING, FIELD(devices), "cpu", "LIST",
       "devices, separated by commas: cpu:N is NUMA node N, cpu all nodes; or one GPU, cuda:N", 0,
@@ -297,11 +298,12 @@ static int take_positionals(enum settings_mode mode, const struct options *optio
     /* On a GPU the last descriptor is the image of the device's weights. Descriptors for layers
      * on the CPU come before. */
     bool on_gpu = device_name_is_gpu(s->devices);
+    uint64_t n_ranks = s->tp * s->pp;
     if (mode == MODE_SERVE && s->packed_fds &&
-        (on_gpu ? s->packed_fds < s->tp : s->packed_fds != s->tp))
+        (on_gpu ? s->packed_fds < n_ranks : s->packed_fds != n_ranks))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--packed-fds: %llu descriptors for %llu ranks",
-                         (unsigned long long)s->packed_fds, (unsigned long long)s->tp);
+                         (unsigned long long)s->packed_fds, (unsigned long long)n_ranks);
     if (mode == MODE_SERVE && s->parked && !s->packed_fds)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--parked: needs --packed-fds");
     if (mode == MODE_GENERATE && s->raw && s->chat)
@@ -544,9 +546,6 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     const Sluice__Manager__V1__ModelConfig *config = &s->config;
     struct engine_config cfg;
     engine_config_init(&cfg);
-    if (s->pp > 1)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "--pp: pipeline stages are not supported; use --tp");
     if (config->kv_tokens && config->kv_bytes)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--kv-bytes: not together with --kv-tokens");
     int rc = kv_dtype(config->kv_dtype, &cfg.executor.kv_dtype, err);
@@ -558,6 +557,7 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     cfg.executor.kernels = config->kernels[0] ? config->kernels : "auto";
     cfg.executor.n_threads = config->n_threads;
     cfg.executor.tp = s->tp ? (uint32_t)s->tp : 1;
+    cfg.executor.pp = s->pp ? (uint32_t)s->pp : 1;
     cfg.executor.kv_tokens = config->kv_tokens;
     cfg.executor.max_context_tokens = config->context_length;
     cfg.executor.state_slots = config->state_slots;

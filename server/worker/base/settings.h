@@ -16,7 +16,7 @@
 struct error;
 struct place;
 
-enum { SETTINGS_MAX_PACKED = 8 }; /* descriptors of packed weights */
+enum { SETTINGS_MAX_PACKED = 32 }; /* descriptors of packed weights */
 
 struct settings {
     /* The launch record that the settings come from; NULL: they come from flags. Owned. */

@@ -175,7 +175,8 @@ int place_init(struct place *place, const struct settings *settings, const char 
 {
     struct cpus allowed;
     struct error why;
-    *place = (struct place){.n_ranks = settings->tp ? (uint32_t)settings->tp : 1};
+    uint32_t tp = settings->tp ? (uint32_t)settings->tp : 1;
+    *place = (struct place){.n_ranks = tp * (settings->pp ? (uint32_t)settings->pp : 1)};
     if (place->n_ranks > PLACE_MAX_RANKS)
         place->n_ranks = PLACE_MAX_RANKS;
     int rc = cpus_allowed(&allowed, err);

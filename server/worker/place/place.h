@@ -1,7 +1,7 @@
 /* place.h: where a worker's threads run and where its memory is allocated. The choice is made once,
- * from --devices, --cpus, --threads, --tp and the machine's topology. The main thread applies it
- * before other threads exist, which inherit it. For a parked worker that gets CPUs with a Wake, the
- * call's thread moves the existing threads (unpark.c). Read only afterwards.
+ * from --devices, --cpus, --threads, --tp, --pp and the machine's topology. The main thread applies
+ * it before other threads exist, which inherit it. For a parked worker that gets CPUs with a Wake,
+ * the call's thread moves the existing threads (unpark.c). Read only afterwards.
  *
  * With --cpus: the process runs on these CPUs only, and each compute thread stays on one of them.
  *
@@ -10,7 +10,7 @@
  * caches.
  *
  * Several nodes: if all threads are on one node, memory comes from that node; else the nodes
- * take turns. If each rank of --tp is on one node, a rank's weights, KV and workspace come from
+ * take turns. If each rank is on one node, a rank's weights, KV and workspace come from
  * its node. */
 #pragma once
 
@@ -25,7 +25,7 @@ struct engine_config;
 struct executor_config;
 struct settings;
 
-enum { PLACE_DEVICES_BYTES = 512, PLACE_MAX_RANKS = 8 };
+enum { PLACE_DEVICES_BYTES = 512, PLACE_MAX_RANKS = 32 };
 
 struct place {
     struct topology topology;

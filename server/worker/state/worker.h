@@ -25,7 +25,7 @@ struct watcher;
 struct work_pool;
 struct worker_meter;
 
-enum { WORKER_PROTOCOL_MIN = 1, WORKER_PROTOCOL_MAX = 1, WORKER_MAX_RANKS = 8 };
+enum { WORKER_PROTOCOL_MIN = 1, WORKER_PROTOCOL_MAX = 1, WORKER_MAX_RANKS = 32 };
 
 /* The packed weights that a parked process has mapped, by rank. */
 struct kept_weights {

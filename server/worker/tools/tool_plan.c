@@ -24,12 +24,28 @@ static int out_of_memory(struct error *err)
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "plan: out of memory");
 }
 
+/* Memory that ranks share, and that of the draft model: a part of the first rank's row. */
+static struct executor_rank not_in_ranks(const struct executor_plan *sizes)
+{
+    struct executor_rank rest = {.weights_bytes = sizes->weights_bytes,
+                                 .kv_bytes = sizes->kv_bytes,
+                                 .state_bytes = sizes->state_bytes,
+                                 .workspace_bytes = sizes->workspace_bytes};
+    for (uint32_t r = 0; r < sizes->n_ranks; r++) {
+        rest.weights_bytes -= sizes->ranks[r].weights_bytes;
+        rest.kv_bytes -= sizes->ranks[r].kv_bytes;
+        rest.state_bytes -= sizes->ranks[r].state_bytes;
+        rest.workspace_bytes -= sizes->ranks[r].workspace_bytes;
+    }
+    return rest;
+}
+
 /* Adds a row for each rank; ranks take the devices in turn. Rows carry the bytes of all
  * replicas. Shared weights count once, and weights in memory already not at all. */
 static int add_devices(const struct settings *settings, const struct executor_plan *sizes,
                        struct arena *arena, Sluice__V1__Plan *plan, struct error *err)
 {
-    uint32_t tp = plan->tp;
+    uint32_t n_ranks = sizes->n_ranks;
     uint32_t n_copies = settings->weights_held     ? 0
                         : settings->weights_shared ? 1
                                                    : plan->n_replicas;
@@ -45,25 +61,30 @@ static int add_devices(const struct settings *settings, const struct executor_pl
     }
     if (!n_names)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--devices: names no device");
-    plan->devices = arena_calloc(arena, tp, sizeof(*plan->devices));
-    Sluice__V1__DevicePlan *rows = arena_calloc(arena, tp, sizeof(*rows));
+    plan->devices = arena_calloc(arena, n_ranks, sizeof(*plan->devices));
+    Sluice__V1__DevicePlan *rows = arena_calloc(arena, n_ranks, sizeof(*rows));
     if (!plan->devices || !rows)
         return out_of_memory(err);
-    for (uint32_t r = 0; r < tp; r++) {
+    struct executor_rank rest = not_in_ranks(sizes);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        const struct executor_rank *rank = &sizes->ranks[r];
         Sluice__V1__DevicePlan *row = &rows[r];
         sluice__v1__device_plan__init(row);
         row->device = message_text(arena, names[r % n_names]);
         row->rank = r;
-        row->weight_bytes = (sizes->weights_bytes - sizes->draft_bytes) / tp * n_copies +
-                            (r ? 0 : sizes->draft_bytes * plan->n_replicas);
-        row->kv_bytes = sizes->kv_bytes / tp * plan->n_replicas;
-        row->state_bytes = sizes->state_bytes / tp * plan->n_replicas;
-        row->workspace_bytes = sizes->workspace_bytes / tp * plan->n_replicas;
+        row->stage = rank->stage;
+        row->first_layer = rank->layer_begin;
+        row->n_layers = rank->n_layers;
+        row->weight_bytes = rank->weights_bytes * n_copies + rest.weights_bytes * plan->n_replicas;
+        row->kv_bytes = (rank->kv_bytes + rest.kv_bytes) * plan->n_replicas;
+        row->state_bytes = (rank->state_bytes + rest.state_bytes) * plan->n_replicas;
+        row->workspace_bytes = (rank->workspace_bytes + rest.workspace_bytes) * plan->n_replicas;
         row->free_bytes = free_bytes;
+        rest = (struct executor_rank){0};
         needed += row->weight_bytes + row->kv_bytes + row->state_bytes + row->workspace_bytes;
         plan->devices[r] = row;
     }
-    plan->n_devices = tp;
+    plan->n_devices = n_ranks;
     plan->fits = needed <= free_bytes;
     rows[0].missing_bytes = plan->fits ? 0 : needed - free_bytes;
     return 0;
@@ -222,7 +243,7 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
     plan->promised_bytes = settings->memory_promised;
     plan->draft_bytes = sizes.draft_bytes;
     plan->tp = cfg.executor.tp;
-    plan->pp = 1;
+    plan->pp = cfg.executor.pp;
     plan->n_replicas = (uint32_t)settings->replicas;
     if (engine_is_on_gpu(&cfg))
         rc = add_gpu_devices(settings, &sizes, arena, plan) ? out_of_memory(err) : 0;

@@ -84,7 +84,8 @@ def test_load_shows_progress_and_is_done_once(manager):
     assert details(fewer.value, error_details_pb2.ErrorInfo).metadata == {"version": "1"}
     fails(C.FAILED_PRECONDITION, manager.load, "a", n_replicas=3, tp=2, why="ALREADY_LOADED", field="")
     fails(C.INVALID_ARGUMENT, manager.load, "a", tp=3)
-    fails(C.UNIMPLEMENTED, manager.load, "a", pp=2)
+    fails(C.INVALID_ARGUMENT, manager.load, "a", pp=9)
+    fails(C.INVALID_ARGUMENT, manager.load, "a", tp=8, pp=8)
     fails(C.NOT_FOUND, manager.load, "nobody", why="MODEL_NOT_FOUND")
     fails(C.NOT_FOUND, manager.load, "a", device_group="none", why="DEVICE_GROUP_NOT_FOUND")
     fails(C.ABORTED, manager.load, "a", expected_generation=77, why="STALE_GENERATION")

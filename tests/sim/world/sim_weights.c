@@ -148,10 +148,11 @@ bool weights_park_copy_at(const struct weights *weights, size_t i, uint64_t *out
 }
 
 bool weights_are_held(struct weights *weights, const char *model, const char *version,
-                      const char *group, uint32_t tp, const char *kernels)
+                      const char *group, uint32_t tp, uint32_t pp, const char *kernels)
 {
     char key[TABLE_KEY_BYTES];
     (void)tp;
+    (void)pp;
     (void)kernels;
     table_key(key, model, version, group);
     return holds(weights, key);

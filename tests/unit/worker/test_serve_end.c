@@ -114,7 +114,7 @@ static void test_load_when_it_fails_then_status_report_and_exit_say_why(void **s
          {"--digest", "00", NULL},
          STATUS_FAILED_PRECONDITION,
          "MODEL_FILE_CHANGED"},
-        {TEST_TINY_MODEL, {"--pp", "2", NULL}, STATUS_UNIMPLEMENTED, ""},
+        {TEST_TINY_MODEL, {"--pp", "8", NULL}, STATUS_INVALID_ARGUMENT, ""},
         {TEST_TINY_MODEL, {"--chat-template-file", "/nonexistent", NULL}, STATUS_NOT_FOUND, ""},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

@@ -272,8 +272,8 @@ static void test_image_is_no_memory_that_a_new_replica_need_not_take(void **stat
     (void)state;
     assert_true(tell("r1", memories, 1, 0));
     assert_true(tell("r3", memories + 1, 1, 0));
-    assert_false(weights_are_held(fleet.weights, "m", "1", "gpu", 1, ""));
-    assert_true(weights_are_held(fleet.weights, "m", "1", "cpu", 1, ""));
+    assert_false(weights_are_held(fleet.weights, "m", "1", "gpu", 1, 1, ""));
+    assert_true(weights_are_held(fleet.weights, "m", "1", "cpu", 1, 1, ""));
 }
 
 /* An image takes host memory while no parked worker has mapped it, so it is reported. Held CPU
