@@ -148,7 +148,7 @@ static const struct name names[] = {
     {"pieces", CLI},
     {"placement", MANAGER},
     {"plan", WORKER},
-    {"pp", WORKER},
+    {"pp", WORKER | CLI},
     {"presence-penalty", CLI},
     {"priority", CLI},
     {"progress", WORKER},

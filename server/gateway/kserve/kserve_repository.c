@@ -379,6 +379,8 @@ static void on_model(void *arg, const ProtobufCMessage *message, const struct er
         request.has_n_replicas = request.has_tp = true;
         request.n_replicas = command->n_replicas ? command->n_replicas : loaded->n_replicas;
         request.tp = command->tp ? command->tp : loaded->tp;
+        request.has_pp = loaded->pp > 0;
+        request.pp = loaded->pp;
         request.config = loaded->config;
     }
     log_command(command, "RepositoryModelLoad");
