@@ -166,8 +166,8 @@ int stages_split(const struct rank_plan *whole, const struct model *model, uint3
     if (n_stages < 1 || n_stages > STAGES_MAX)
         return error_field(err, "pp", "%" PRIu32 " is not in 1..%d", n_stages, STAGES_MAX);
     if (n_stages > shape->n_layers)
-        return error_field(err, "pp", "%" PRIu32 " stages: the model has %" PRIu32 " layers",
-                           n_stages, shape->n_layers);
+        return error_field(err, "pp", "%" PRIu32 " stages: the model has %" PRIu32 " layer%s",
+                           n_stages, shape->n_layers, shape->n_layers == 1 ? "" : "s");
     int rc = add_costs(&costs, whole, model, err);
     double *best = malloc((n_stages + 1) * n_ends * sizeof(*best));
     uint32_t *from = malloc(n_stages * n_ends * sizeof(*from));

@@ -24,7 +24,7 @@ def split(tmp_path_factory, stubs):
     sluice.start()
     try:
         for version, (tp, pp) in SPLITS.items():
-            sluice.cli("register", "tiny", TINY / "llama3_q8_0.gguf", "--version", version)
+            sluice.cli("register", "tiny", TINY / "q4_1.gguf", "--version", version)
             sluice.cli("load", "tiny", "--version", version, "--kv-tokens", "2048", "--tp", tp, "--pp", pp)
         yield sluice
     finally:
@@ -39,12 +39,12 @@ def test_answers_are_the_same_whatever_the_split(split):
 
 
 def test_a_plan_names_the_layers_of_each_rank(split):
-    found = json.loads(split.cli("inspect", str(TINY / "llama3_q8_0.gguf"), "--pp", "2", "--tp", "2", "--json").stdout)["plan"]
+    found = json.loads(split.cli("inspect", str(TINY / "q4_1.gguf"), "--pp", "2", "--tp", "2", "--json").stdout)["plan"]
     assert found["pp"] == 2 and found["tp"] == 2 and [d.get("rank", 0) for d in found["devices"]] == [0, 1, 2, 3]
     assert [d.get("stage", 0) for d in found["devices"]] == [0, 0, 1, 1]
     first, last = found["devices"][0], found["devices"][3]
     assert first.get("first_layer", 0) == 0 and last["first_layer"] == first["n_layers"]
-    text = split.cli("inspect", str(TINY / "llama3_q8_0.gguf"), "--pp", "2").stdout
+    text = split.cli("inspect", str(TINY / "q4_1.gguf"), "--pp", "2").stdout
     assert names(text, "pp 2", "stage 1")
 
 
@@ -57,14 +57,14 @@ def test_parked_stages_wake_with_their_weights(split):
     assert ask(split, "tiny", "3", temperature=0) == before
 
 
-@pytest.mark.parametrize("path,pp", [("llama3_q8_0.gguf", 8), ("gemma4.gguf", 2)])
+@pytest.mark.parametrize("path,pp", [("q4_1.gguf", 8), ("gemma4.gguf", 2)])
 def test_a_split_that_layers_do_not_allow_is_refused(split, path, pp):
     refused = split.cli("inspect", str(TINY / path), "--pp", pp, "--json")
     assert names(json.loads(refused.stdout)["plan_error"]["message"], "pp", pp)
 
 
 def test_serve_takes_the_stages(fresh):
-    fresh.start(TINY / "llama3_q8_0.gguf", "--pp", "2", "--kv-tokens", "2048")
+    fresh.start(TINY / "q4_1.gguf", "--pp", "2", "--kv-tokens", "2048")
     fresh.wait(lambda: len(fresh.ready()) == 1, 30, "the model is ready")
     models = fresh.manager_stub().ListModels(fresh.stubs.manager.ListModelsRequest()).models
     assert [(d.tp, d.pp) for m in models for v in m.versions for d in v.deployments] == [(1, 2)]
