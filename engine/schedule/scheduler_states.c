@@ -1,7 +1,7 @@
 /* Slots of recurrent states (state_cache.h). Between steps each sequence with computed tokens holds
  * the slot of the state behind its last one. A step reads that slot, and writes the state behind
- * the sequence's last row. The row
- * writes in place, or to a fresh slot where others need the old state.
+ * the sequence's last row. The row writes in place, or to a fresh slot where others need the old
+ * state.
  *
  * So nothing is ever copied. A snapshot is a written slot that stays. Choices of one request hold
  * the leader's slot together. Each row with drafts behind it writes a slot of its own. The slot of
