@@ -2,8 +2,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
+#include "base/text/escape.h"
 #include "engine/format/checkpoint.h"
 
 bool shape_reader_find(struct shape_reader *r, const char *keys)
@@ -133,4 +135,29 @@ int shape_reader_text(struct shape_reader *r, enum arch_param_id id, uint32_t of
     locate(r, id, of, &present, &rc);
     *out = NULL;
     return rc || !present ? rc : checkpoint_get_string(r->ckpt, r->key, out, NULL, r->err);
+}
+
+bool shape_reader_has(struct shape_reader *r, enum arch_param_id id, uint32_t of)
+{
+    const struct arch_param *row = arch_find_param(r->source, id, of);
+    return row && row->key && shape_reader_find(r, row->key);
+}
+
+const struct checkpoint_tensor *shape_reader_tensor(const struct shape_reader *r, const char *names)
+{
+    char name[SHAPE_MAX_KEY];
+    const struct checkpoint_tensor *tensor = NULL;
+    for (uint32_t i = 0; !tensor && arch_name_at(names, i, 0, 0, name, sizeof(name)); i++)
+        tensor = checkpoint_tensor_find(r->ckpt, name);
+    return tensor;
+}
+
+int shape_reader_unknown_word(struct shape_reader *r, const char *text, const char *what,
+                              const char *known)
+{
+    char name[ESCAPE_MAX_BYTES];
+    return checkpoint_unbuilt_key(r->ckpt, r->key, r->err,
+                                  "%s \"%s\" is not known, only %s are; use a model with one of "
+                                  "these",
+                                  what, escape_text(text, strlen(text), name), known);
 }

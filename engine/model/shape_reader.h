@@ -1,5 +1,5 @@
 /* shape_reader.h: reads hyper-parameters by their rows in a source. Checks ranges, and names the
- * key in every error. Internal to shape.c and shape_layers.c. */
+ * key in every error. Internal to shape.c and the files that it calls. */
 #pragma once
 
 #include <math.h>
@@ -12,6 +12,8 @@ enum { SHAPE_MAX_KEY = 128 };
 
 /* `derived` of a parameter whose value cannot be derived from other keys. */
 #define SHAPE_UNSET ((double)NAN)
+
+struct checkpoint_tensor;
 
 struct shape_reader {
     const struct checkpoint *ckpt;
@@ -44,3 +46,12 @@ int shape_reader_f64(struct shape_reader *r, enum arch_param_id id, uint32_t of,
 int shape_reader_bool(struct shape_reader *r, enum arch_param_id id, uint32_t of, bool *out);
 /* *out is NULL without the key. */
 int shape_reader_text(struct shape_reader *r, enum arch_param_id id, uint32_t of, const char **out);
+
+/* True if the file has a key of the parameter; then r->key is that key. */
+bool shape_reader_has(struct shape_reader *r, enum arch_param_id id, uint32_t of);
+/* The first of the tensors with these names that the file has, else NULL. */
+const struct checkpoint_tensor *shape_reader_tensor(const struct shape_reader *r,
+                                                    const char *names);
+/* Refuses the word of the key r->key: "WHAT "TEXT" is not known, only KNOWN are". */
+int shape_reader_unknown_word(struct shape_reader *r, const char *text, const char *what,
+                              const char *known);
