@@ -30,7 +30,7 @@ def gemma4(**more):
         num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, num_global_key_value_heads=1, head_dim=16, global_head_dim=32,
         max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=3, rms_norm_eps=0.05, sliding_window=16,
         layer_types=[SLIDING, SLIDING, FULL, SLIDING, FULL], attention_k_eq_v=True, num_kv_shared_layers=2, use_double_wide_mlp=True,
-        final_logit_softcapping=3.0,
+        final_logit_softcapping=10.0,
         rope_parameters={SLIDING: rope(70.0), FULL: rope(kind="proportional", partial_rotary_factor=0.5)},
     ) | more
 
@@ -125,12 +125,12 @@ def llama4_pieces(name, x):
 
 
 FAMILIES = {
-    "gemma4": Family("Gemma4ForCausalLM", gemma4(), A.GEMMA4, gemma4_keys, extra=gemma4_extra, edit=scale_layers, peak=0.7),
+    "gemma4": Family("Gemma4ForCausalLM", gemma4(), A.GEMMA4, gemma4_keys, extra=gemma4_extra, edit=scale_layers, peak=0.7, tries=16),
     "gemma4_moe": Family(
         "Gemma4ForCausalLM",
         gemma4(num_hidden_layers=2, layer_types=[SLIDING, FULL], num_kv_shared_layers=0, use_double_wide_mlp=False,
                hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=36),
-        A.GEMMA4, gemma4_moe_keys, extra=gemma4_extra, edit=scale_experts, peak=0.7, pieces=with_suffix),
+        A.GEMMA4, gemma4_moe_keys, extra=gemma4_extra, edit=scale_experts, peak=0.7, pieces=with_suffix, tries=16),
     # chunks and the steps of the temperature end within a prompt
     "llama4": Family(
         "Llama4ForCausalLM",
