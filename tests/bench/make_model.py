@@ -78,9 +78,9 @@ def more_bits(layer, layers):
 
 
 def kind_of(name, dims, args, shape):
-    """The format of a tensor. Vectors and routers stay in f32."""
+    """The format of a tensor. Vectors, routers and convolutions stay in f32."""
     kind, columns = FORMATS[args.format], dims[-1]
-    if len(dims) == 1 or name.endswith("ffn_gate_inp.weight"):
+    if len(dims) == 1 or name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "conv.weight")):
         return Q.F32
     if kind in (Q.F32, Q.F16, Q.BF16):
         return kind
@@ -89,6 +89,8 @@ def kind_of(name, dims, args, shape):
         kind = Q.Q6_K if columns % 256 == 0 else Q.Q8_0
     elif not args.pure and args.format.endswith("_M") and name.endswith(("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight")):
         kind = Q.Q6_K if more_bits(int(name.split(".")[1]), shape.layers) else kind
+    elif not args.pure and args.format.endswith("_M") and name.endswith("attn_qkv.weight"):
+        kind = {Q.Q4_K: Q.Q5_K, Q.Q5_K: Q.Q6_K}[kind]
     return FALLBACK[kind] if columns % gguf.GGML_QUANT_SIZES[kind][0] else kind
 
 
@@ -114,7 +116,7 @@ def add_vocabulary(w, args, shape, source):
 def write_tensor(w, kind, dims, gain, rng):
     n = int(np.prod(dims))
     if len(dims) == 1:
-        w.write_tensor_data(rng.uniform(0.8, 1.2, n).astype(np.float32))
+        w.write_tensor_data((rng.uniform(0.8, 1.2, n) * (gain or 1)).astype(np.float32))
         return
     make = random_floats if kind in (Q.F32, Q.F16, Q.BF16) else random_blocks
     std = gain / dims[-1] ** 0.5

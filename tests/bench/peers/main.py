@@ -20,7 +20,7 @@ EXAMPLES = """examples:
   tests/bench/peers.sh --quick                      everything, shortened: 15 minutes once all is built
   tests/bench/peers.sh --json peers.json            the whole comparison, ≤ 60 minutes
   tests/bench/peers.sh --peers llama.cpp --models sample --formats Q4_1,Q8_0
-  tests/bench/peers.sh --models                     llama.cpp alone, on other families; 40 minutes
+  tests/bench/peers.sh --models                     llama.cpp alone, on other families; 90 minutes
   tests/bench/peers.sh --install                    only gets and builds the peers
 
 A model of a title in a format: `sample` in Q4_1 is the sample model. In another format it is a random model of the sample model's shape. Other
@@ -29,7 +29,7 @@ Q4_K_M, and compares the ratios of each shape with those of 1.1b. Peers are kept
 the release preset's, which is built otherwise. The machine should be otherwise idle; the load is printed with the figures."""
 
 
-FAMILIES = ["1.1b", "qwen3-0.6b", "gemma3-270m", "qwen3-moe"]
+FAMILIES = ["1.1b", "qwen3-0.6b", "gemma3-270m", "qwen3-moe", "qwen3.5-0.8b", "qwen3.5-moe", "lfm2-1.2b", "deepseek2-lite-8"]
 TITLES = ["sample", *FAMILIES]
 PIECES = [work.name for work in common.offline_works(False)]
 

@@ -305,7 +305,8 @@ def test_no_model_no_server_no_file(served, tmp_path):
 
 @pytest.mark.parametrize("shape, format, kinds", [
     ("tiny", "Q4_K_M", "Q4_K Q6_K"), ("tiny", "Q4_0", "Q4_0 Q6_K"), ("tiny", "BF16", "BF16"), ("tiny-qwen3", "Q8_0", "Q8_0 F32"),
-    ("tiny-gemma3", "Q4_K_M", "Q4_K Q6_K"), ("tiny-qwen3-moe", "Q4_K_M", "Q4_K Q6_K F32")])
+    ("tiny-gemma3", "Q4_K_M", "Q4_K Q6_K"), ("tiny-qwen3-moe", "Q4_K_M", "Q4_K Q6_K F32"), ("tiny-qwen3.5", "Q4_K_M", "Q4_K Q5_K Q6_K F32"),
+    ("tiny-qwen3.5-moe", "Q8_0", "Q8_0 F32"), ("tiny-lfm2", "Q4_K_M", "Q4_K Q6_K F32"), ("tiny-deepseek2", "Q8_0", "Q8_0 F32")])
 def test_random_checkpoints_load_and_their_weights_do_not_blow_up(tmp_path, shape, format, kinds):
     path = tmp_path / "random.gguf"
     subprocess.run([sys.executable, ROOT / "tests/bench/make_model.py", "--shape", shape, "--format", format, "--output", path],
