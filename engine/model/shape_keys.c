@@ -188,7 +188,8 @@ static int check_spellings(struct shape_reader *r, const char *keys)
 {
     char name[SHAPE_MAX_KEY], full[SHAPE_MAX_KEY];
     struct values first, other;
-    if (!shape_reader_find(r, keys))
+    bool by_layer = strchr(keys, '%') != NULL; /* a layer's number comes before that of all */
+    if (by_layer || !shape_reader_find(r, keys))
         return 0;
     int rc = read_values(r->ckpt, r->key, &first, r->err);
     for (uint32_t i = 0; !rc && arch_name_at(keys, i, 0, 0, name, sizeof(name)); i++) {

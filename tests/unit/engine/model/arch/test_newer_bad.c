@@ -41,7 +41,7 @@ static const struct bad_folder folders[] = {
     {"gemma4", GEMMA_KINDS, KINDS(SLIDING ", " SLIDING ", " SLIDING ", " SLIDING ", " FULL), BAD,
      "num_kv_shared_layers|layer 3|layer 2|16|32"},
     {"gemma4_moe", "\"layer_types\": [\n    " SLIDING ",\n    " FULL "\n  ]", KINDS(FULL ", " FULL),
-     UNBUILT, "layer_types|layer 1|full_attention|32|512"},
+     UNBUILT, "layer_types|layer 1|full_attention|32|16"},
     {"gemma4_moe", "\"layer_types\": [\n    " SLIDING ",\n    " FULL "\n  ]",
      KINDS(SLIDING ", " SLIDING), UNBUILT, "layer_types|layer 1|sliding_attention|32|16"},
     {"gemma4_moe", "\"layer_types\": [\n    " SLIDING ",\n    " FULL "\n  ]",
@@ -62,6 +62,16 @@ static const struct bad_folder folders[] = {
      "model.layers.3.self_attn.k_proj.weight"},
     {"gemma4", "\"4\": {\n      \"head_dim\": 32,", "\"4\": {\n      \"head_dim\": 16,", BAD,
      "num_kv_shared_layers|layer 4|layer 2|32|16"},
+    /* Symptom: full layers without a number of their own had heads of 512. */
+    {"gemma4",
+     "\"per_layer_config\": {\n    \"2\": {\n      \"head_dim\": 32,\n      "
+     "\"num_key_value_heads\": 1\n    },\n    \"4\": {\n      \"head_dim\": 32,\n      "
+     "\"num_key_value_heads\": 1\n    }\n  }",
+     "\"per_layer_config\": {}", BAD,
+     "layer_types|layer 2|model.layers.2.self_attn.q_proj.weight|128|64"},
+    /* Symptom: the number of layer 0 and that of all layers counted as spellings of one key. */
+    {"gemma4", "\"per_layer_config\": {", "\"per_layer_config\": {\"0\": {\"head_dim\": 32},",
+     UNBUILT, "layer_types|layer 1|sliding_attention|16|32"},
     /* sizes */
     {"gemma4", "\"head_dim\": 32", "\"head_dim\": 4294967295", BAD, "head_dim|4294967295"},
     {"gemma4", "\"head_dim\": 16", "\"head_dim\": 0", BAD, "head_dim|0"},
