@@ -52,6 +52,18 @@ int main(int argc, char **argv)
     gguf_tensor(&w, "t", GGML_F16, 4, (const uint64_t[]){1, 1, 1, 1}, 0);
     gguf_weights(&w, 8, 2);
     save(argv[1], "one_element", &w);
+    /* lists per layer, and a tensor of experts, as hybrid models have them */
+    gguf_begin(&w);
+    gguf_kv_string(&w, "general.architecture", "gemma4");
+    gguf_kv_array(&w, "gemma4.attention.sliding_window_pattern", GGUF_BOOL, 3);
+    for (uint8_t i = 0; i < 3; i++)
+        gguf_u8(&w, i != 2);
+    gguf_kv_i32s(&w, "gemma4.attention.head_count_kv", (const int32_t[]){2, 0, 1}, 3);
+    gguf_kv_u32(&w, "gemma4.attention.shared_kv_layers", 1);
+    gguf_tensor(&w, "blk.0.ffn_gate_up_exps.weight", GGML_F16, 3, (const uint64_t[]){2, 4, 3}, 0);
+    gguf_tensor(&w, "blk.0.ssm_a", GGML_F32, 2, (const uint64_t[]){1, 2}, 64);
+    gguf_weights(&w, 32, 72);
+    save(argv[1], "layers", &w);
     gguf_begin(&w); /* refused */
     gguf_tensor(&w, "t", GGML_F16, 5, (const uint64_t[]){1, 1, 1, 1, 1}, 0);
     gguf_weights(&w, 8, 2);
