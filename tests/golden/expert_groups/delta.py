@@ -7,6 +7,7 @@ import transformers
 
 from family_groups.delta import FULL, LINEAR, slow_decay, state_keys, tile
 
+HIDDEN = 12
 NAMES = {f"mlp.shared_expert.{p}_proj": f"ffn_{p}_shexp" for p in ("gate", "up", "down")} | {
     "post_attention_layernorm": "post_attention_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
@@ -71,7 +72,7 @@ def keep_a_part(folder, doc, model):
     """The part for images has a single tensor, and a layer that only drafts tokens another."""
     file = folder / "model.safetensors"
     tensors = {k: x for k, x in safetensors.torch.load_file(file).items() if ".visual." not in k or k.endswith("patch_embed.proj.bias")}
-    tensors["mtp.norm.weight"] = torch.ones(24, dtype=torch.bfloat16)
+    tensors["mtp.norm.weight"] = torch.ones(HIDDEN, dtype=torch.bfloat16)
     safetensors.torch.save_file(tensors, file, {"format": "pt"})
 
 
@@ -79,7 +80,7 @@ def families(family, config):
     def text(**more):
         """Two ranks divide heads, state and experts."""
         shape = config(
-            hidden_size=24, num_experts_per_tok=2, moe_intermediate_size=36, shared_expert_intermediate_size=34,
+            hidden_size=HIDDEN, num_experts_per_tok=2, moe_intermediate_size=36, shared_expert_intermediate_size=34,
             linear_conv_kernel_dim=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
             layer_types=[LINEAR, FULL], tie_word_embeddings=True,
             rope_parameters={"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.25}, **more,
@@ -87,15 +88,15 @@ def families(family, config):
         del shape["intermediate_size"]
         return shape
 
-    images = dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=24, num_position_embeddings=16)
+    images = dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=HIDDEN, num_position_embeddings=16)
     return {
         "qwen35moe": family(
             transformers.Qwen3_5MoeForConditionalGeneration,
             dict(text_config=text(num_experts=4), vision_config=images, tie_word_embeddings=True), "qwen35moe", NAMES, qwen35_keys,
-            weights=weights, change=tiled, edit=keep_a_part, tries=8, extra={"blk.2.nextn.enorm.weight": np.ones(24)},
+            weights=weights, change=tiled, edit=keep_a_part, tries=8, extra={"blk.2.nextn.enorm.weight": np.ones(HIDDEN)},
         ),
         "qwen3next": family(
             transformers.Qwen3NextForCausalLM, text(num_experts=3), "qwen3next", NAMES, keys, weights=weights, change=by_key_head, seeds=1, tries=16,
-            extra={"blk.2.nextn.enorm.weight": np.ones(24)},
+            extra={"blk.2.nextn.enorm.weight": np.ones(HIDDEN)},
         ),
     }  # fmt: skip

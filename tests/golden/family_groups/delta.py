@@ -19,7 +19,7 @@ def slow_decay(model, rng):
 def hybrid(**more):
     """Four ranks divide heads, state and FFN, none of them evenly. Neither kind of heads fills the hidden size."""
     return dict(
-        vocab_size=VOCAB, hidden_size=24, intermediate_size=97, num_hidden_layers=2, num_attention_heads=7, num_key_value_heads=1,
+        vocab_size=VOCAB, hidden_size=14, intermediate_size=97, num_hidden_layers=2, num_attention_heads=7, num_key_value_heads=1,
         head_dim=16, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=3, rms_norm_eps=1e-3,
         linear_conv_kernel_dim=4, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8, linear_value_head_dim=18,
         layer_types=[LINEAR, FULL], rope_parameters=rope(partial_rotary_factor=0.25),
@@ -74,6 +74,6 @@ def draft_layer(c):
 FAMILIES = {
     "qwen35": Family(
         "Qwen3_5ForCausalLM", hybrid(tie_word_embeddings=True), gguf.MODEL_ARCH.QWEN35, qwen35_keys, plus_one=True, transform=tiled,
-        rename=lambda name: name.replace("dt_bias", "dt_proj.bias"), extra=draft_layer, edit=slow_decay,
+        rename=lambda name: name.replace("dt_bias", "dt_proj.bias"), extra=draft_layer, edit=slow_decay, tries=8,
     ),
 }

@@ -177,7 +177,8 @@ def compare(report, program, name, label, change, seed, root):
     gguf = golden is not None and (not label or label in case.gguf)
     if gguf:  # its tokens are those of make_families.py
         dtype = "bf16"
-        config.get("text_config", config)["vocab_size"] = make_families.VOCAB
+        text = config.get("text_config", config)
+        text |= {key: make_families.VOCAB for key in ("vocab_size", "vocab_size_per_layer_input") if key in text}
     old = old and had_old_spelling(config)
     what = f"{name} {label or 'base'} ({dtype}{', shards' if shards else ''}{', version 4' if old else ''})"
     folder = root / f"{name} {label}".strip().replace(" ", "_")

@@ -35,7 +35,7 @@ GEMMA4 = {
     "untied": TIED["untied"], "K as V": Change(dict(attention_k_eq_v=True)), "values": Change(dict(attention_k_eq_v=False)),
     "own K and V": Change(dict(num_kv_shared_layers=0)), "most shared": Change(lambda rng, c: dict(num_kv_shared_layers=c["num_hidden_layers"] - 2)),
     "double": Change(dict(use_double_wide_mlp=True, num_kv_shared_layers=1)), "not double": Change(dict(use_double_wide_mlp=False)),
-    "no inputs": Change(dict(hidden_size_per_layer_input=0)), "no softcap": Change(dict(final_logit_softcapping=None)),
+    "no inputs": Change(dict(hidden_size_per_layer_input=0, num_kv_shared_layers=0)), "no softcap": Change(dict(final_logit_softcapping=None)),
     "all full": Change(lambda rng, c: dict(layer_types=[FULL] * c["num_hidden_layers"])),
     "one KV head": Change(dict(num_key_value_heads=1)), "full heads alike": Change(dict(num_global_key_value_heads=None)),
     "equal heads": Change(lambda rng, c: dict(global_head_dim=c["head_dim"])),
@@ -43,12 +43,12 @@ GEMMA4 = {
     "yarn": Change(full_rope(kind="yarn", factor=3.0, **ORIGINAL)),
     "rope of windows scaled": Change(lambda rng, c: dict(rope_parameters=dict(c["rope_parameters"]) | {
         SLIDING: rope(300.0, "linear", factor=2.0)}), "sliding_attention"),
-    "both ways": Change(dict(use_bidirectional_attention="all"), "use_bidirectional_attention"),
+    "both ways": Change(dict(use_bidirectional_attention="all"), "use_bidirectional_attention|is_causal"),
 } | BIAS | activations("hidden_activation")
 GEMMA4_MOE = {
     name: GEMMA4[name] for name in ("untied", "K as V", "values", "no softcap", "one KV head", "whole rope", "hidden_activation silu")} | {
     "all experts": Change(lambda rng, c: dict(top_k_experts=c["num_experts"])),
-    "inputs": Change(dict(hidden_size_per_layer_input=4)), "shared": Change(dict(num_kv_shared_layers=1, use_double_wide_mlp=True))}
+    "inputs": Change(dict(hidden_size_per_layer_input=4))}
 
 
 def llama4_sizes(rng, **more):

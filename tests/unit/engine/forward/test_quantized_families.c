@@ -19,8 +19,10 @@ static const double F32_BOUND = 2e-5;
  * contract's bound, and the worst row a wider one. */
 static const double MEAN_BOUND = 3e-2, WORST_BOUND = 0.1;
 
-static const char *const names[] = {"llama3_q8_0", "stablelm_iq4_nl", "gpt2_iq4_nl",
-                                    "gemma2_q8_0", "qwen3moe_iq4_nl", "gpt_oss_gguf_mxfp4"};
+static const char *const names[] = {
+    "llama3_q8_0",        "stablelm_iq4_nl", "gpt2_iq4_nl", "gemma2_q8_0",      "qwen3moe_iq4_nl",
+    "gpt_oss_gguf_mxfp4", "qwen35_q8_0",     "mamba2_q8_0", "deepseek_v2_q8_0",
+};
 enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
 
 static const struct variant {
