@@ -1,5 +1,6 @@
 #include "manager/service/service.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -429,6 +430,7 @@ void service_change_copy(struct service *service, struct rpc_call *call,
                          const void *arg)
 {
     struct error err;
+    assert(change->free_arg);
     void *copy = malloc(change->arg_bytes);
     if (!copy) {
         error_no_memory(&err);
