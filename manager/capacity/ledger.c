@@ -87,8 +87,10 @@ static void add_by_node(const struct pass *pass, const struct claim *whole)
     size_t n = slot_list_devices(pass->slot, &devices), n_nodes = 0, i_node = 0;
     for (size_t i = 0; i < n; i++)
         n_nodes += !device_name_is_gpu(devices.names[i]);
-    if (n_nodes == 0)
+    if (n_nodes == 0) {
         add(pass, whole);
+        return;
+    }
     for (size_t i = 0; i < n; i++) {
         struct claim part = *whole;
         if (device_name_is_gpu(devices.names[i]))
