@@ -288,7 +288,7 @@ struct op_table {
                    const uint32_t *positions, const struct rope_params *params,
                    const struct kv_layer *kv, const uint32_t *kv_slots);
     /* y[m, n_heads·v_dim] from q[m, n_heads·head_dim]; partitions of 128 positions aligned to 0,
-     * combined in index order. */
+     * combined in index order. Latent caches on CUDA: 32 positions in place of 128. */
     int (*attention)(struct stream *s, struct tensor *y, const struct tensor *q,
                      const struct kv_layer *kv, const struct attention_rows *rows,
                      const struct attention_params *params);
@@ -320,7 +320,8 @@ struct op_table {
 
     /* A linear per head: y columns [h·y_head, … + n) = x columns [h·k, … + k) · W_hᵀ, with weights
      * of equal shape [n, k]. `act` is scratch for rows of k columns. Optional: default NULL =
-     * act_prepare and linear for each head, with equal bits. */
+     * act_prepare and linear for each head, with equal bits. CUDA computes rows of prompts as
+     * generated rows. */
     int (*heads_linear)(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                         const struct weight *const *heads, uint32_t n_heads, uint32_t y_head);
 
@@ -408,6 +409,9 @@ int op_copy_heads(struct stream *s, struct tensor *y, const struct tensor *x, ui
                   uint32_t width, uint32_t y_head, uint32_t y_first);
 int op_heads_linear(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
                     const struct weight *const *heads, uint32_t n_heads, uint32_t y_head);
+/* The slot's default: act_prepare and linear for each head. Arguments are not checked. */
+int op_heads_in_turn(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                     const struct weight *const *heads, uint32_t n_heads, uint32_t y_head);
 int op_gather_rows(struct stream *s, struct tensor *y, const struct tensor *x,
                    const uint32_t *index);
 int op_sample(struct stream *s, const struct tensor *logits, const struct sample_params *params,

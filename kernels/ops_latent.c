@@ -14,9 +14,8 @@ static struct tensor view_columns(const struct tensor *t, uint64_t begin, uint32
     return view;
 }
 
-static int heads_in_turn(struct stream *s, struct act *act, struct tensor *y,
-                         const struct tensor *x, const struct weight *const *heads,
-                         uint32_t n_heads, uint32_t y_head)
+int op_heads_in_turn(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                     const struct weight *const *heads, uint32_t n_heads, uint32_t y_head)
 {
     int rc = 0;
     for (uint32_t h = 0; rc == 0 && h < n_heads; h++) {
@@ -54,5 +53,5 @@ int op_heads_linear(struct stream *s, struct act *act, struct tensor *y, const s
     if (x->n_rows == 0)
         return 0;
     return s->ops->heads_linear != NULL ? s->ops->heads_linear(s, act, y, x, heads, n_heads, y_head)
-                                        : heads_in_turn(s, act, y, x, heads, n_heads, y_head);
+                                        : op_heads_in_turn(s, act, y, x, heads, n_heads, y_head);
 }

@@ -63,6 +63,10 @@ int linear_partial_cpu(struct stream *s, struct tensor *partial, struct tensor *
 int linear_finish_cpu(struct stream *s, struct tensor *y, const struct tensor *partial,
                       const struct act *act, const struct weight *w);
 
+/* In heads_cpu.c. */
+int heads_linear_cpu(struct stream *s, struct act *act, struct tensor *y, const struct tensor *x,
+                     const struct weight *const *heads, uint32_t n_heads, uint32_t y_head);
+
 /* Scales the sums of rows [row_begin, row_begin + y->n_rows) of act (linear_finish). */
 void ops_finish_rows(struct tensor *y, const struct tensor *partial, const struct act *act,
                      uint32_t row_begin, const struct weight *w);

@@ -20,7 +20,8 @@
     .linear_finish = linear_finish_cpu, .router_topk = router_topk_cpu, .experts = experts_cpu,    \
     .has_expert_scale = true, .rope = rope_cpu, .kv_write = kv_write_cpu,                          \
     .attention = attention_cpu, .conv = conv_cpu, .delta_net = delta_net_cpu, .ssm = ssm_cpu,      \
-    .copy_heads = copy_heads_cpu, .gather_rows = gather_rows_cpu, .sample = sample_rows_cpu
+    .copy_heads = copy_heads_cpu, .heads_linear = heads_linear_cpu,                                \
+    .gather_rows = gather_rows_cpu, .sample = sample_rows_cpu
 
 #define CPU_KV_DTYPES (1u << DTYPE_F32 | 1u << DTYPE_F16 | 1u << DTYPE_BF16 | 1u << DTYPE_I8)
 
