@@ -75,6 +75,8 @@ int kv_write_cuda(struct stream *s, const struct kv_layer *kv, const struct tens
 int rope_kv_cuda(struct stream *s, struct tensor *q, struct tensor *k, const struct tensor *v,
                  const uint32_t *positions, const struct rope_params *params,
                  const struct kv_layer *kv, const uint32_t *kv_slots);
+int copy_heads_cuda(struct stream *s, struct tensor *y, const struct tensor *x, uint32_t n_heads,
+                    uint32_t width, uint32_t y_head, uint32_t y_first);
 int gather_rows_cuda(struct stream *s, struct tensor *y, const struct tensor *x,
                      const uint32_t *index);
 

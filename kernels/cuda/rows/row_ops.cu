@@ -80,10 +80,11 @@ static __global__ void kv_write_rows(struct kv_cuda kv, const float *k, size_t k
     for (uint32_t i = blockIdx.x; i < n_items; i += gridDim.x) {
         uint32_t row = kv_cuda_item_row(&kv, i), head = kv_cuda_item_head(&kv, i);
         uint32_t slot = slots[row];
-        const float *k_row = k + cuda_row(row, k_stride), *v_row = v + cuda_row(row, v_stride);
+        const float *k_row = k + cuda_row(row, k_stride), *v_row = nullptr;
+        if (v)
+            v_row = v + cuda_element(row, v_stride, kv_cuda_column(head, kv.v_dim));
         if (kv_cuda_has_slot(&kv, slot))
-            kv_write_row(&b, &kv, k_row + kv_cuda_column(head, kv.head_dim),
-                         v_row + kv_cuda_column(head, kv.v_dim), slot, head);
+            kv_write_row(&b, &kv, k_row + kv_cuda_column(head, kv.head_dim), v_row, slot, head);
     }
 }
 
@@ -102,6 +103,17 @@ static __global__ void rope_kv_rows(float *q, size_t q_stride, uint32_t n_heads,
                     k + cuda_row(row, k_stride), v + cuda_row(row, v_stride), positions[row],
                     slots[row], kv_cuda_item_head(&kv, i));
     }
+}
+
+static __global__ void copy_heads_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
+                                       uint32_t n_rows, uint32_t n_cols, uint32_t width,
+                                       uint32_t y_head)
+{
+    cuda_op_begin();
+    struct block b = this_block(nullptr);
+    for (uint32_t row = blockIdx.x; row < n_rows; row += gridDim.x)
+        copy_heads_row(&b, y + cuda_row(row, y_stride), x + cuda_row(row, x_stride), n_cols, width,
+                       y_head);
 }
 
 static __global__ void gather_rows(float *y, size_t y_stride, const float *x, size_t x_stride,
@@ -172,6 +184,13 @@ int cuda_launch_rope_kv(void *stream, float *q, size_t q_stride, uint32_t n_head
     uint32_t n_items = kv_cuda_n_items(kv, n_rows);
     LAUNCH(rope_kv_rows, n_items, KV_THREADS, q, q_stride, n_heads, positions, *p, *kv, k, k_stride,
            v, v_stride, slots, n_items);
+}
+
+int cuda_launch_copy_heads(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
+                           uint32_t n_rows, uint32_t n_heads, uint32_t width, uint32_t y_head)
+{
+    LAUNCH(copy_heads_rows, n_rows, BLOCK_MAX_THREADS, y, y_stride, x, x_stride, n_rows,
+           copy_heads_columns(n_heads, width), width, y_head);
 }
 
 int cuda_launch_gather_rows(void *stream, float *y, size_t y_stride, const float *x,

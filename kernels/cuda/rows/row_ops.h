@@ -4,6 +4,7 @@
  *
  *     ptxas: row_ops.cu embed_rows registers 48 shared 4096 stack 32
  *     ptxas: row_ops.cu (add|act_mul|rope|kv_write|gather|scale)_rows registers 48 shared 4096
+ *     ptxas: row_ops.cu copy_heads_rows registers 48 shared 4096
  *     ptxas: row_ops.cu rope_kv_rows registers 56 shared 4096
  *     ptxas: row_ops.cu rope_kv_rows on sm_90a registers 48 shared 4096 */
 #pragma once
@@ -154,6 +155,36 @@ BLOCK_FN void copy_row(const struct block *b, float *y, const float *x, uint32_t
         y[i] = x[i];
 }
 
+/* Head h of a row: y columns [h · y_head, … + width) = x columns [h · width, … + width), in the
+ * manner of launch.h. Bytes: 8 · n_rows · n_heads · width. */
+#ifdef __cplusplus
+extern "C"
+#endif
+    int
+    cuda_launch_copy_heads(void *stream, float *y, size_t y_stride, const float *x, size_t x_stride,
+                           uint32_t n_rows, uint32_t n_heads, uint32_t width, uint32_t y_head);
+
+/* Returns the columns of x. */
+CUDA_HD uint32_t copy_heads_columns(uint32_t n_heads, uint32_t width)
+{
+    return n_heads * width;
+}
+
+/* Returns the column in y of column i of x, which has heads of `width` columns. In y the heads are
+ * y_head columns apart. */
+CUDA_HD uint32_t copy_heads_to(uint32_t i, uint32_t width, uint32_t y_head)
+{
+    return i / width * y_head + i % width;
+}
+
+/* y[copy_heads_to(i)] = x[i] of n columns. Bytes: 8·n. */
+BLOCK_FN void copy_heads_row(const struct block *b, float *y, const float *x, uint32_t n,
+                             uint32_t width, uint32_t y_head)
+{
+    for (uint32_t i = b->tid; i < n; i += b->n_threads)
+        y[copy_heads_to(i, width, y_head)] = x[i];
+}
+
 /* struct rope_params (ops.h) for kernels: inv_freq and row_tables are on the device. */
 struct rope_cuda {
     bool interleaved; /* false: halves */
@@ -245,23 +276,27 @@ BLOCK_FN void kv_quantize_row(const struct block *b, uint8_t *codes, float *scal
         *scale = broken ? NAN : max * (1.0f / limit);
 }
 
-/* Stores K and V of one row and KV head into their slot. Other threads of the block may have
- * written K; a barrier must follow those writes. */
+/* Stores a vector of n elements of K or V, in the cache's type, into its place in `pool`. */
+BLOCK_FN void kv_write_vector(const struct block *b, const struct kv_cuda *kv, uint8_t *pool,
+                              const float *x, uint32_t n, uint32_t slot, uint32_t head)
+{
+    uint8_t *at = pool + kv_cuda_vector_at(kv, n, slot, head);
+    if (!kv_cuda_is_coded(kv)) {
+        kv_store_row(b, at, kv->dtype, x, n);
+        return;
+    }
+    uint8_t *scale = pool + kv_cuda_scale_at(kv, n, slot, head);
+    kv_quantize_row(b, at, (float *)(void *)scale, kv->dtype, x, n);
+}
+
+/* Stores K and V of one row and KV head into their slot; K alone if the cache has no V (kv->v is
+ * NULL). Other threads of the block may have written K; a barrier must follow those writes. */
 BLOCK_FN void kv_write_row(const struct block *b, const struct kv_cuda *kv, const float *k,
                            const float *v, uint32_t slot, uint32_t head)
 {
-    uint32_t n = kv->head_dim, n_v = kv->v_dim;
-    uint8_t *k_at = (uint8_t *)kv->k + kv_cuda_vector_at(kv, n, slot, head),
-            *v_at = (uint8_t *)kv->v + kv_cuda_vector_at(kv, n_v, slot, head);
-    if (!kv_cuda_is_coded(kv)) {
-        kv_store_row(b, k_at, kv->dtype, k, n);
-        kv_store_row(b, v_at, kv->dtype, v, n_v);
-        return;
-    }
-    uint8_t *k_scale = (uint8_t *)kv->k + kv_cuda_scale_at(kv, n, slot, head),
-            *v_scale = (uint8_t *)kv->v + kv_cuda_scale_at(kv, n_v, slot, head);
-    kv_quantize_row(b, k_at, (float *)k_scale, kv->dtype, k, n);
-    kv_quantize_row(b, v_at, (float *)v_scale, kv->dtype, v, n_v);
+    kv_write_vector(b, kv, (uint8_t *)kv->k, k, kv->head_dim, slot, head);
+    if (kv->v)
+        kv_write_vector(b, kv, (uint8_t *)kv->v, v, kv->v_dim, slot, head);
 }
 
 /* Rope and KV write of one row and KV head: the head's share of q[n_heads · head_dim], and the head

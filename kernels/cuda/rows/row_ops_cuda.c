@@ -120,8 +120,8 @@ int kv_write_cuda(struct stream *stream, const struct kv_layer *layer, const str
 {
     struct kv_cuda kv = kv_of(layer);
     QUEUE(stream, k->n_rows, "kv_write",
-          cuda_launch_kv_write(s->handle, &kv, k->data, k->row_stride, v->data, v->row_stride,
-                               kv_slots, k->n_rows));
+          cuda_launch_kv_write(s->handle, &kv, k->data, k->row_stride, v ? v->data : NULL,
+                               v ? v->row_stride : 0, kv_slots, k->n_rows));
 }
 
 int rope_kv_cuda(struct stream *stream, struct tensor *q, struct tensor *k, const struct tensor *v,
@@ -134,6 +134,14 @@ int rope_kv_cuda(struct stream *stream, struct tensor *q, struct tensor *k, cons
           cuda_launch_rope_kv(s->handle, q->data, q->row_stride, q->n_cols / p.head_dim, positions,
                               &p, &kv, k->data, k->row_stride, v->data, v->row_stride, kv_slots,
                               k->n_rows));
+}
+
+int copy_heads_cuda(struct stream *stream, struct tensor *y, const struct tensor *x,
+                    uint32_t n_heads, uint32_t width, uint32_t y_head, uint32_t y_first)
+{
+    QUEUE(stream, x->n_rows, "copy_heads",
+          cuda_launch_copy_heads(s->handle, (float *)y->data + y_first, y->row_stride, x->data,
+                                 x->row_stride, x->n_rows, n_heads, width, y_head));
 }
 
 int gather_rows_cuda(struct stream *stream, struct tensor *y, const struct tensor *x,

@@ -325,6 +325,7 @@ static float quantize_f8(uint8_t *codes, const float *x, uint32_t n)
     return max * (1.0f / 448.0f);
 }
 
+/* v NULL: a latent cache, which K alone is written to. */
 static void check_written(enum dtype type, const float *k, const float *v, uint32_t head_dim,
                           uint32_t n_threads)
 {
@@ -333,9 +334,11 @@ static void check_written(enum dtype type, const float *k, const float *v, uint3
     size_t bytes = 2 * 16 * 3 * (kv_cuda_vector_bytes(&job.kv, head_dim) + sizeof(float));
     uint8_t *pools = calloc(2, bytes), wanted[4 * 256];
     job.kv.k = pools;
-    job.kv.v = pools + bytes;
+    job.kv.v = v ? pools + bytes : NULL;
     run_block(n_threads, kv_work, &job);
-    for (int is_v = 0; is_v < 2; is_v++) {
+    for (size_t i = 0; i < bytes && !v; i++)
+        assert_int_equal(pools[bytes + i], 0);
+    for (int is_v = 0; is_v < (v ? 2 : 1); is_v++) {
         const uint8_t *pool = pools + (is_v ? bytes : 0);
         const float *x = is_v ? v : k;
         uint32_t dim = is_v ? v_dim : head_dim;
@@ -370,6 +373,7 @@ static void test_what_is_written_to_the_cache_is_the_cpus(void **state)
                       *v = random_floats(&random, head_dims[h], 0.0f);
                 k[0] = 1e-20f;
                 check_written(types[t], k, v, head_dims[h], n_threads);
+                check_written(types[t], k, NULL, head_dims[h], n_threads);
                 v[head_dims[h] / 2] = n_threads == 4 ? INFINITY : NAN;
                 check_written(types[t], k, v, head_dims[h], n_threads);
                 memset(k, 0, head_dims[h] * sizeof(float));
@@ -379,9 +383,23 @@ static void test_what_is_written_to_the_cache_is_the_cpus(void **state)
             }
 }
 
+/* Each head's columns go to their place among those of y. */
+static void test_columns_of_copied_heads_are_apart(void **state)
+{
+    (void)state;
+    for (uint32_t width = 1; width <= 7; width += 3)
+        for (uint32_t y_head = width; y_head <= 12; y_head += 5)
+            for (uint32_t i = 0; i < 5 * width; i++) {
+                uint32_t to = copy_heads_to(i, width, y_head);
+                assert_int_equal(to / y_head, i / width);
+                assert_int_equal(to % y_head, i % width);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_columns_of_copied_heads_are_apart),
         cmocka_unit_test(test_every_element_of_every_format_is_the_expanded_one),
         cmocka_unit_test(test_all_halves_go_there_and_back),
         cmocka_unit_test(test_an_embedding_is_the_cpus),
