@@ -34,6 +34,13 @@ void act_quant_destroy(struct act_quant *q);
  * row_begin on. */
 int act_quant_prepare(struct stream *s, struct act_quant *q, const struct tensor *x,
                       uint32_t row_begin, const struct segments *segments, struct comm *comm);
+/* Prepares a linear per head (ops.h, heads_linear): n_heads heads of k columns of x. The rows of
+ * the planes are [n_heads][n_rows rounded up to whole tiles]. They must have room:
+ * act_quant_takes_heads(). */
+bool act_quant_takes_heads(const struct act_quant *q, uint32_t n_rows, uint32_t n_heads,
+                           uint32_t k);
+int act_quant_heads(struct stream *s, struct act_quant *q, const struct tensor *x, uint32_t n_heads,
+                    uint32_t k);
 /* Does op norm_prepare with ACT_INT8, likewise; at least one row. */
 int act_quant_norm(struct stream *s, struct act_quant *q, struct tensor *y, const struct tensor *x,
                    uint32_t row_begin, const struct norm_params *p);

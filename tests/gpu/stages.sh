@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 failed=0
-for source in test_*.c experts/test_*.c model/test_*.c probe/test_*.c recurrent/test_*.c; do
+for source in test_*.c experts/test_*.c model/test_*.c probe/test_*.c recurrent/test_*.c latent/test_*.c; do
     program=$(basename "$source" .c)
     program=test_gpu_${program#test_}
     mapfile -t patterns < <(./run.sh programs | awk -v p="$program" '$3 == p && $1 != "session" {print $4}')

@@ -66,8 +66,7 @@ static const void *data_of(const struct weight *w)
 /* The matrices of an expert, in the order of experts.strides. */
 enum { GATE, UP, DOWN };
 
-/* Sets the distance between experts. Returns false if they are not equally far apart. */
-static bool stride_of(const struct weight *const *w, uint32_t n, size_t *out)
+bool experts_stride_cuda(const struct weight *const *w, uint32_t n, size_t *out)
 {
     const uint8_t *first = data_of(w[0]);
     *out = n > 1 ? (size_t)((const uint8_t *)data_of(w[1]) - first) : 0;
@@ -82,7 +81,8 @@ int experts_bind_cuda(struct experts *experts, struct error *err)
     const struct weight *const *matrices[] = {experts->gate, experts->up, experts->down};
     static const char *const names[] = {"gate", "up", "down"};
     for (uint32_t i = GATE; i <= DOWN; i++)
-        if (matrices[i] != NULL && !stride_of(matrices[i], experts->n, &experts->strides[i]))
+        if (matrices[i] != NULL &&
+            !experts_stride_cuda(matrices[i], experts->n, &experts->strides[i]))
             return error_set(err, STATUS_INTERNAL,
                              "experts: the weights of %s are not equally far apart", names[i]);
     return 0;
@@ -99,6 +99,18 @@ struct product {
     enum activation kind;
     struct tensor *partial, *high; /* NULL, or the sums of this rank */
 };
+
+int experts_quant_cuda(struct stream_cuda *s, const char *op, const struct experts_tiles *tiles,
+                       const struct quant_linear *args, const struct experts_strides *by,
+                       const struct quant_plan *plan)
+{
+    uint32_t form = args->layout.form;
+    int code = quant_has_table(form)  ? cuda_launch_experts_table(s->handle, tiles, args, by, plan)
+               : quant_is_super(form) ? cuda_launch_experts_super(s->handle, tiles, args, by, plan)
+               : quant_is_wide(form)  ? cuda_launch_experts_8bit(s->handle, tiles, args, by, plan)
+                                      : cuda_launch_experts_4bit(s->handle, tiles, args, by, plan);
+    return device_stream_check(s, op, code);
+}
 
 static int run_quant(const struct batch *b, const struct product *p,
                      const struct experts_strides *by)
@@ -134,13 +146,7 @@ static int run_quant(const struct batch *b, const struct product *p,
         quant_plan_of(form, args.n_panels, args.layout.n_pairs, rows, q->n_sms, q->max_shared);
     plan.token_blocks = b->tiles.n;
     plan.n_splits = 1;
-    void *stream = b->s->handle;
-    int code =
-        quant_has_table(form)  ? cuda_launch_experts_table(stream, &b->tiles, &args, by, &plan)
-        : quant_is_super(form) ? cuda_launch_experts_super(stream, &b->tiles, &args, by, &plan)
-        : quant_is_wide(form)  ? cuda_launch_experts_8bit(stream, &b->tiles, &args, by, &plan)
-                               : cuda_launch_experts_4bit(stream, &b->tiles, &args, by, &plan);
-    return device_stream_check(b->s, "experts", code);
+    return experts_quant_cuda(b->s, "experts", &b->tiles, &args, by, &plan);
 }
 
 static int run_dense(const struct batch *b, const struct product *p,

@@ -1,9 +1,9 @@
 /* Products of dense experts: the kernel of dense_decode_kernel.h (path D), whose block takes the
  * weights of its tile's expert. Bytes: the weights of the experts that have tiles, once per 8 or 16
- * slots. */
+ * slots. Linears of heads are such products. */
 #include "kernels/cuda/dense/dense_decode_kernel.h"
-#include "kernels/cuda/experts/experts_index.h"
 #include "kernels/cuda/experts/experts_job.h"
+#include "kernels/cuda/experts/heads_index.h"
 
 template <enum dense_form FORM, uint32_t TILE, uint32_t SLICES>
 static __global__ void __launch_bounds__(dense_n_threads(SLICES), 2)
@@ -12,8 +12,16 @@ static __global__ void __launch_bounds__(dense_n_threads(SLICES), 2)
     CUDA_SHARED(shared);
     constexpr struct dense_tile tile = dense_decode_tile(TILE, SLICES);
     cuda_op_begin();
-    uint32_t i_tile = experts_tile_of(blockIdx.x, dense_tile_tokens(tile), tiles.tile_rows);
-    uint32_t expert = tiles.table[experts_tile_at(tiles.n_experts, tiles.first, i_tile)];
+    uint32_t block = blockIdx.x, expert;
+    if (tiles.heads.n_blocks > 0) {
+        expert = heads_head_of(block, tiles.heads.n_blocks);
+        block = heads_block_of(block, tiles.heads.n_blocks);
+        job.x = (const unsigned char *)job.x + cuda_row(expert, tiles.heads.x_bytes);
+        job.parts[0].y += cuda_row(expert, tiles.heads.y_columns);
+    } else {
+        uint32_t i_tile = experts_tile_of(block, dense_tile_tokens(tile), tiles.tile_rows);
+        expert = tiles.table[experts_tile_at(tiles.n_experts, tiles.first, i_tile)];
+    }
     if (expert == EXPERTS_NO_TILE)
         return;
 #pragma unroll
@@ -23,7 +31,7 @@ static __global__ void __launch_bounds__(dense_n_threads(SLICES), 2)
             job.parts[p].bias += cuda_element(expert, job.parts[p].n, 0);
     }
     uint32_t slice = cuda_warp_of(threadIdx.x);
-    struct decode_share share = decode_share_of(&job, tile, blockIdx.x, blockIdx.y, slice);
+    struct decode_share share = decode_share_of(&job, tile, block, blockIdx.y, slice);
     struct decode_lane at = decode_lane_of(&job, FORM, tile, share, cuda_lane_of(threadIdx.x));
     float *sums = (float *)shared;
     decode_slice<FORM, TILE, SLICES>(sums + decode_slice_sums(tile, slice),
@@ -74,8 +82,12 @@ int cuda_launch_experts_dense(void *stream, const struct experts_tiles *tiles, e
     uint32_t n_blocks = 0, block_rows = dense_block_rows(tile, job->gated);
     for (uint32_t p = 0; p < (job->gated ? 1 : job->n_parts); p++)
         n_blocks += dense_n_blocks(job->parts[p].n, block_rows);
-    dim3 grid(dense_n_blocks(job->m, dense_tile_tokens(tile)), n_blocks);
+    struct experts_tiles own = *tiles;
+    uint32_t token_blocks = dense_n_blocks(job->m, dense_tile_tokens(tile));
+    if (tiles->table == nullptr)
+        own.heads.n_blocks = token_blocks;
+    dim3 grid(heads_n_blocks(token_blocks, own.heads.n_blocks, own.n_experts), n_blocks);
     return CUDA_LAUNCH(kernels[n_slices > DENSE_FEW_SLICES][form][i], grid,
                        dense_n_threads(n_slices), dense_shared_bytes(form, tile, n_slices), stream,
-                       *job, *tiles, *by);
+                       *job, own, *by);
 }

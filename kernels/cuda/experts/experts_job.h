@@ -18,11 +18,21 @@ extern "C" {
 struct quant_linear;
 struct quant_plan;
 
+/* Linears of heads (ops.h, heads_linear) are products of experts that all rows take. A head's rows
+ * are adjacent in the activations of quantized weights, and begin with a tile. */
+struct experts_heads {
+    uint32_t n_blocks; /* blocks of a head's rows; 0: the product is one of experts */
+    uint32_t n_tiles;  /* tiles of a head's rows of quantized activations */
+    size_t x_bytes;    /* from a row's activations of a head to those of the next head; dense */
+    size_t y_columns;  /* from a head's results to those of the next head */
+};
+
 /* The tiles of a batch. */
 struct experts_tiles {
-    const uint32_t *table; /* experts_index.h */
+    const uint32_t *table; /* experts_index.h; NULL for heads */
     uint32_t n_experts, tile_rows;
     uint32_t first, n; /* the tiles of this batch, from tile `first` on */
+    struct experts_heads heads;
 };
 
 /* The weights of experts: those of expert e lie e·stride bytes after those of expert 0. */
@@ -66,7 +76,7 @@ int cuda_launch_experts_super(void *stream, const struct experts_tiles *tiles,
 int cuda_launch_experts_table(void *stream, const struct experts_tiles *tiles,
                               const struct quant_linear *args, const struct experts_strides *by,
                               const struct quant_plan *plan);
-/* DENSE_F32, DENSE_F16 and DENSE_BF16 alone. */
+/* DENSE_F32, DENSE_F16 and DENSE_BF16 alone. For heads: tiles->n_experts heads of job->m rows. */
 int cuda_launch_experts_dense(void *stream, const struct experts_tiles *tiles, enum dense_form form,
                               const struct dense_job *job, const struct experts_strides *by);
 /* Allow all kernels up to max_shared bytes on the current device. */

@@ -1,6 +1,6 @@
 /* experts_quant.h: products of quantized experts: the kernel of linear_quant.h, whose block takes
  * the weights of its tile's expert. A block computes 32 rows of W × a tile of 8 or 32 slots. Bytes:
- * the weights of the experts that have tiles, once per tile. */
+ * the weights of the experts that have tiles, once per tile. Linears of heads are such products. */
 /* Limits that tests/lint/ptxas.sh checks; the stack has the arguments of the tile's expert:
  *    ptxas: experts_quant_4bit.cu experts_quant.*ELj0E registers 128 shared 1024 stack 352
  *    ptxas: experts_quant_4bit.cu experts_quant.*ELj2E registers 255 shared 1024 stack 352
@@ -13,8 +13,9 @@
  */
 #pragma once
 
-#include "kernels/cuda/experts/experts_index.h"
 #include "kernels/cuda/experts/experts_job.h"
+#include "kernels/cuda/experts/heads_index.h"
+#include "kernels/cuda/linear_quant/act_quant_heads.h"
 #include "kernels/cuda/linear_quant/linear_quant.h"
 
 template <uint32_t FORM, uint32_t KERNEL>
@@ -23,9 +24,16 @@ static __global__ void __launch_bounds__(quant_max_threads(FORM, KERNEL), 1)
 {
     CUDA_SHARED(shared);
     cuda_op_begin();
-    uint32_t first_tile = quant_block_tile(KERNEL, blockIdx.y);
-    uint32_t tile = experts_tile_of(first_tile, QUANT_TILE, tiles.tile_rows);
-    uint32_t expert = tiles.table[experts_tile_at(tiles.n_experts, tiles.first, tile)];
+    uint32_t first_tile = quant_block_tile(KERNEL, blockIdx.y), expert;
+    if (tiles.heads.n_blocks > 0) {
+        expert = heads_head_of(blockIdx.y, tiles.heads.n_blocks);
+        first_tile = quant_block_tile(KERNEL, heads_block_of(blockIdx.y, tiles.heads.n_blocks));
+        quant_skip_tiles(&q.act, &q.layout, cuda_row(expert, tiles.heads.n_tiles));
+        q.parts[0].y += cuda_row(expert, tiles.heads.y_columns);
+    } else {
+        uint32_t tile = experts_tile_of(first_tile, QUANT_TILE, tiles.tile_rows);
+        expert = tiles.table[experts_tile_at(tiles.n_experts, tiles.first, tile)];
+    }
     if (expert == EXPERTS_NO_TILE)
         return;
 #pragma unroll

@@ -6,6 +6,7 @@
  * memory, and the other threads wait: 4 cycles per value. Bytes of a row: 4·k read (once up to
  * ACT_QUANT_STAGED columns, else twice), 2.5·k written. Bound: that sequence, about 0.6 µs at k =
  * 4096; with many rows memory. */
+#include "kernels/cuda/linear_quant/act_quant_heads.h"
 #include "kernels/cuda/linear_quant/act_quant_index.h"
 #include "kernels/cuda/linear_quant/launch_quant.h"
 #include "kernels/cuda/norm_row.h"
@@ -182,6 +183,28 @@ int cuda_launch_act_quant(void *stream, const struct quant_rows *rows, bool stat
 {
     return CUDA_LAUNCH(act_quant_rows, rows->n_rows, ACT_QUANT_THREADS, ACT_QUANT_SHARED_BYTES,
                        stream, *rows, stats, quantize);
+}
+
+/* The same for a head of a row. Statistics are those of the head. */
+static __global__ void __launch_bounds__(ACT_QUANT_THREADS)
+    act_quant_head_rows(struct quant_head_rows heads)
+{
+    CUDA_SHARED(shared_bytes);
+    cuda_op_begin();
+    float *shared = (float *)shared_bytes, sum = 0.0f, max = 0.0f;
+    uint32_t row = blockIdx.x;
+    const struct quant_rows *q = &heads.rows;
+    const float *x = quant_head_row(&heads, row);
+    bool staged = x != nullptr && q->k <= ACT_QUANT_STAGED;
+    if (x != nullptr)
+        row_stats(q, x, shared, &sum, &max);
+    quantize_row(q, staged ? shared : x, row, sum, max);
+}
+
+int cuda_launch_act_quant_heads(void *stream, const struct quant_head_rows *heads)
+{
+    return CUDA_LAUNCH(act_quant_head_rows, heads->rows.n_rows, ACT_QUANT_THREADS,
+                       ACT_QUANT_SHARED_BYTES, stream, *heads);
 }
 
 /* Computes the row's norm and then its integers. The code, and so the bits, are those of norm.cu

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/host/device_cuda.h"
+#include "kernels/cuda/linear_quant/act_quant_heads.h"
 #include "kernels/cuda/linear_quant/launch_quant.h"
 #include "kernels/cuda/norm_row.h"
 #include "kernels/ops.h"
@@ -107,6 +108,23 @@ int act_quant_prepare(struct stream *stream, struct act_quant *q, const struct t
         return rc;
     return device_stream_check(s, "act_prepare",
                                cuda_launch_act_quant(s->handle, &rows, false, true));
+}
+
+bool act_quant_takes_heads(const struct act_quant *q, uint32_t n_rows, uint32_t n_heads, uint32_t k)
+{
+    return quant_act_layout_of(n_heads * quant_padded_rows(n_rows), k).total <= q->n_bytes;
+}
+
+int act_quant_heads(struct stream *stream, struct act_quant *q, const struct tensor *x,
+                    uint32_t n_heads, uint32_t k)
+{
+    struct stream_cuda *s = stream_cuda(stream);
+    const struct tensor planes = {x->data, DTYPE_F32, n_heads * quant_padded_rows(x->n_rows), k,
+                                  x->row_stride};
+    const struct quant_head_rows heads = {rows_of(q, &planes, NULL), x->n_rows};
+    q->row_begin = 0;
+    q->n_rows = 0; /* no linear but the heads' reads these rows */
+    return device_stream_check(s, "heads_linear", cuda_launch_act_quant_heads(s->handle, &heads));
 }
 
 int act_quant_norm(struct stream *stream, struct act_quant *q, struct tensor *y,

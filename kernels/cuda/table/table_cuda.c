@@ -55,6 +55,7 @@ static const struct op_table op_table_cuda_set = {
     .delta_net = delta_net_cuda,
     .ssm = ssm_cuda,
     .copy_heads = copy_heads_cuda,
+    .heads_linear = heads_linear_cuda,
     .gather_rows = gather_rows_cuda,
     .sample = sample_cuda,
 };

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/act_cpu.h"
 #include "kernels/cpu/inner.h"
+#include "kernels/cuda/linear_quant/act_quant_heads.h"
 #include "kernels/cuda/linear_quant/act_quant_index.h"
 #include "tests/unit/kernels/support/support_kernels.h"
 
@@ -137,6 +138,50 @@ static void test_shared_memory_holds_each_figure_apart(void **state)
     assert_int_equal(ACT_QUANT_N_SHARED, ACT_QUANT_AT_LARGEST + 1);
     assert_int_equal(ACT_QUANT_SHARED_BYTES, ACT_QUANT_N_SHARED * sizeof(float));
     assert_true(ACT_QUANT_SHARED_BYTES + 8192 <= 48 << 10);
+}
+
+/* Rows of heads: every head of every row has one row of the planes, in the tiles of its head. Other
+ * rows have no source. */
+static void test_rows_of_heads_begin_with_a_tile(void **state)
+{
+    (void)state;
+    enum { K = 48, HEADS = 3, STRIDE = HEADS * K + 5 };
+    static const float x[20 * STRIDE];
+    for (uint32_t m = 1; m <= 20; m++) {
+        struct quant_head_rows q = {{.x = x, .x_stride = STRIDE, .k = K}, m};
+        uint32_t padded = quant_padded_rows(m), n_found = 0;
+        assert_true(padded % QUANT_TILE == 0 && padded >= m && padded < m + QUANT_TILE);
+        for (uint32_t row = 0; row < HEADS * padded; row++) {
+            const float *from = quant_head_row(&q, row);
+            uint32_t head = row / padded, in_head = row % padded;
+            n_found += from != NULL;
+            if (in_head < m)
+                assert_ptr_equal(from, x + in_head * STRIDE + head * K);
+        }
+        assert_int_equal(n_found, HEADS * m);
+    }
+}
+
+/* Planes of a head begin n_tiles tiles after those of the head before it. */
+static void test_planes_of_a_head_are_those_of_its_tiles(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < N_WIDTHS; c++) {
+        uint32_t k = widths[c], n_pairs = quant_n_pairs(k);
+        struct quant_layout l = quant_layout_of(QUANT_INT8, k, 1);
+        static float scale[64];
+        uint8_t base[1] = {0};
+        struct quant_planes p = {base, base, base, base, base, scale}, q = p;
+        quant_skip_tiles(&q, &l, 3);
+        size_t at = act_quant_tile_pair(3, n_pairs, 0);
+        assert_int_equal(q.lo - p.lo, act_quant_fragment_at(at, 0, 0));
+        assert_int_equal(q.hi - p.hi, act_quant_fragment_at(at, 0, 0));
+        assert_int_equal(q.sums - p.sums, act_quant_sums_at(at));
+        assert_int_equal(q.hi_sums - p.hi_sums, act_quant_sums_at(at));
+        assert_int_equal(q.digits - p.digits, 3 * (size_t)l.n_chunks * QUANT_CHUNK_BYTES);
+        assert_int_equal(l.n_chunks, quant_n_chunks(k));
+        assert_int_equal(q.scale - p.scale, 3 * QUANT_TILE);
+    }
 }
 
 /* --- planes --- */
@@ -369,6 +414,8 @@ int main(void)
         cmocka_unit_test(test_the_sum_of_a_row_has_the_references_bits),
         cmocka_unit_test(test_figures_of_ranks_and_rows_have_places_of_their_own),
         cmocka_unit_test(test_shared_memory_holds_each_figure_apart),
+        cmocka_unit_test(test_rows_of_heads_begin_with_a_tile),
+        cmocka_unit_test(test_planes_of_a_head_are_those_of_its_tiles),
         cmocka_unit_test(test_planes_hold_the_references_integers),
         cmocka_unit_test(test_the_smallest_scale_and_what_is_not_finite),
         cmocka_unit_test(test_a_table_gives_the_row_that_was_asked_for),

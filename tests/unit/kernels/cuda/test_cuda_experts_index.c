@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/experts/experts_index.h"
+#include "kernels/cuda/experts/heads_index.h"
 #include "kernels/cuda/experts/router_index.h"
 #include "kernels/cuda/linear_quant/quant_place.h"
 #include "kernels/experts.h"
@@ -281,6 +282,21 @@ static void test_threads_place_every_pair_once_in_order(void **state)
     }
 }
 
+/* Blocks of a product of heads: each head has the same number, one after the other. */
+static void test_blocks_of_heads_are_adjacent(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 5; n++)
+        for (uint32_t heads = 1; heads <= 4; heads++) {
+            assert_int_equal(heads_n_blocks(7, n, heads), n * heads);
+            for (uint32_t block = 0; block < n * heads; block++)
+                assert_int_equal(heads_head_of(block, n) * n + heads_block_of(block, n), block);
+        }
+    assert_int_equal(heads_n_blocks(7, 0, 3), 7); /* experts */
+    assert_int_equal(heads_tile_rows(EXPERTS_FEW_ROWS), EXPERTS_FEW_ROWS);
+    assert_int_equal(heads_tile_rows(EXPERTS_FEW_ROWS + 1), EXPERTS_MANY_ROWS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +310,7 @@ int main(void)
         cmocka_unit_test(test_groups_have_every_expert_once),
         cmocka_unit_test(test_lanes_of_a_sum_are_the_contracts_in_both_halves_of_a_warp),
         cmocka_unit_test(test_threads_place_every_pair_once_in_order),
+        cmocka_unit_test(test_blocks_of_heads_are_adjacent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
