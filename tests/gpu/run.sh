@@ -59,8 +59,10 @@ ops     180 test_gpu_cuda_attention *           SLUICE_CUDA_ATTENTION=mma
 ops      60 test_gpu_cuda_attention *_p_*       SLUICE_CUDA_ATTENTION=wgmma
 ops      90 test_gpu_cuda_attention *near_f64   SLUICE_CUDA_ATTENTION=wgmma
 ops      60 test_gpu_cuda_attention *masked*    SLUICE_CUDA_ATTENTION=wgmma
+ops     120 test_gpu_cuda_latent    *
 ops     120 test_gpu_cuda_sample    *
 ops     120 test_gpu_cuda_experts   *
+ops      60 test_gpu_cuda_heads     *
 ops     120 test_gpu_cuda_recurrent *
 ops     180 test_gpu_cuda_dense     *           SLUICE_CUDA_PROMPTS=wgmma SLUICE_CUDA_FP8=wgmma
 ops      60 test_gpu_cuda_fused     *           SLUICE_CUDA_FETCH=engine SLUICE_CUDA_PROMPTS=wgmma
@@ -90,6 +92,8 @@ session  60 test_gpu_cuda_quant_ops *
 session  60 test_gpu_cuda_attention *teams*
 session  30 test_gpu_cuda_sample    *greedy*
 session  60 test_gpu_cuda_recurrent *
+session  60 test_gpu_cuda_latent    *
+session  60 test_gpu_cuda_heads     *
 session  60 test_gpu_cuda_dense     *gated*     @best
 session  60 test_gpu_cuda_fused     *
 session  60 test_gpu_cuda_attention *all_shapes* SLUICE_CUDA_ATTENTION=wgmma

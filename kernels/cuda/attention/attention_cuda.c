@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/status.h"
 #include "kernels/cuda/attention/attention_index.h"
+#include "kernels/cuda/attention/attention_latent.h"
+#include "kernels/cuda/attention/attention_latent_index.h"
 #include "kernels/cuda/attention/attention_maths.h"
 #include "kernels/cuda/attention/attention_team_place.h"
 #include "kernels/cuda/attention/attention_wgmma_index.h"
@@ -46,9 +48,12 @@ int attention_open_cuda(struct device_cuda *device, struct error *err)
 
 static int check(struct stream_cuda *s, const struct kv_layer *kv)
 {
-    if (kv->head_dim > CUDA_ATTENTION_MAX_DIM || kv->v_dim > CUDA_ATTENTION_MAX_DIM)
+    if (kv->head_dim > CUDA_ATTENTION_MAX_KEY)
         return device_stream_fail(s, STATUS_UNIMPLEMENTED,
-                                  "attention: a head's K or V has more than 512 elements");
+                                  "attention: a head's K has more than 576 elements");
+    if (kv->v_dim > CUDA_ATTENTION_MAX_DIM)
+        return device_stream_fail(s, STATUS_UNIMPLEMENTED,
+                                  "attention: a head's V has more than 512 elements");
     if (kv->block_size > CUDA_PARTITION || (kv->block_size & (kv->block_size - 1)) != 0)
         return device_stream_fail(s, STATUS_INTERNAL,
                                   "attention: block_size is not a power of two up to 128");
@@ -60,8 +65,8 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
                                        const struct attention_params *params)
 {
     struct attention_cuda a = {
-        .kv = {kv->k, kv->v, kv->dtype, kv->n_blocks, kv->block_size, kv->n_kv_heads, kv->head_dim,
-               kv->v_dim},
+        .kv = {kv->k, kv->v != NULL ? kv->v : kv->k, kv->dtype, kv->n_blocks, kv->block_size,
+               kv->n_kv_heads, kv->head_dim, kv->v_dim},
         .block_shift = attention_shift_of(kv->block_size),
         .q = q->data,
         .y = y->data,
@@ -84,16 +89,44 @@ static struct attention_cuda arguments(const struct tensor *y, const struct tens
         .sinks = params->sinks,
     };
     a.k = attention_plane_of(&a.kv, kv->head_dim);
-    a.v = attention_plane_of(&a.kv, kv->v_dim);
+    a.v = attention_plane_of(&a.kv, kv->v != NULL ? kv->v_dim : kv->head_dim);
     return a;
 }
 
-/* Queues the kernel of generated rows; the choice changes no bits. */
+/* The kernels of a cache. */
+enum cache_kernels {
+    BY_PLAIN,  /* attention_plain_kernel.h, on both paths */
+    BY_TILES,  /* attention_decode_kernel.h and those of prompts */
+    BY_LATENT, /* attention_latent_kernel.h, on both paths */
+};
+
+static enum cache_kernels kernels_of(const struct attention_cuda *a)
+{
+    if (attention_is_latent(&a->kv))
+        return latent_is_tiled(&a->kv) && a->slopes == NULL ? BY_LATENT : BY_PLAIN;
+    return attention_is_tiled(&a->kv, a->heads_per_kv) ? BY_TILES : BY_PLAIN;
+}
+
+static uint32_t tile_heads_of(const struct attention_cuda *a)
+{
+    switch (kernels_of(a)) {
+    case BY_LATENT:
+        return LATENT_QUERIES;
+    case BY_TILES:
+        return decode_tile_heads(a->heads_per_kv);
+    default:
+        return PLAIN_HEADS;
+    }
+}
+
+/* Queues the kernel of generated rows; between warps and teams the choice changes no bits. */
 static int launch_rows(struct stream_cuda *s, const struct attention_cuda *a,
                        const struct decode_plan *plan)
 {
-    if (!attention_is_tiled(&a->kv, a->heads_per_kv))
+    if (kernels_of(a) == BY_PLAIN)
         return cuda_launch_attention_plain(s->handle, a, plan);
+    if (kernels_of(a) == BY_LATENT)
+        return cuda_launch_attention_latent(s->handle, a, plan);
     if (device_cuda(s->base.device)->decode_by_teams && team_is_possible(a))
         return cuda_launch_attention_team(s->handle, a, plan);
     return cuda_launch_attention_decode(s->handle, a, plan);
@@ -102,10 +135,8 @@ static int launch_rows(struct stream_cuda *s, const struct attention_cuda *a,
 /* Computes rows [a->row_begin, + a->n_rows), each row by itself. */
 static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint64_t max_positions)
 {
-    bool is_tiled = attention_is_tiled(&a->kv, a->heads_per_kv);
-    uint32_t tile_heads = is_tiled ? decode_tile_heads(a->heads_per_kv) : PLAIN_HEADS;
     struct decode_plan plan = decode_plan_of(a->n_rows, a->n_heads, a->kv.v_dim, a->kv.n_kv_heads,
-                                             a->heads_per_kv, tile_heads, max_positions);
+                                             a->heads_per_kv, tile_heads_of(a), max_positions);
     struct attention_cuda pass = *a;
     int rc = device_stream_grow(s, &s->attention, plan.scratch_bytes, "attention's scratch");
     pass.n_groups = plan.n_groups;
@@ -125,6 +156,9 @@ static int run_rows(struct stream_cuda *s, const struct attention_cuda *a, uint6
  * alone. */
 static int run_prompt(struct stream_cuda *s, const struct attention_cuda *a)
 {
+    if (kernels_of(a) == BY_LATENT)
+        return device_stream_check(s, "attention",
+                                   cuda_launch_attention_latent_prompt(s->handle, a));
     bool by_wgmma = device_cuda(s->base.device)->attention == CUDA_ATTENTION_WGMMA && wga_takes(a);
     return device_stream_check(s, "attention",
                                by_wgmma ? cuda_launch_attention_wgmma(s->handle, a)
@@ -155,9 +189,8 @@ int attention_cuda(struct stream *stream, struct tensor *y, const struct tensor 
         a.n_rows = runs[i].n_rows;
         if (a.n_rows == 0)
             continue;
-        rc = !runs[i].generated && attention_is_tiled(&a.kv, a.heads_per_kv)
-                 ? run_prompt(s, &a)
-                 : run_rows(s, &a, max_positions);
+        rc = !runs[i].generated && kernels_of(&a) != BY_PLAIN ? run_prompt(s, &a)
+                                                              : run_rows(s, &a, max_positions);
     }
     if (rc == 0 && next != q->n_rows)
         return device_stream_fail(s, STATUS_INTERNAL,

@@ -1,7 +1,12 @@
+#include "kernels/cuda/attention/attention_latent_index.h"
 #include "kernels/cuda/attention/attention_plain_kernel.h"
 #include "kernels/cuda/launch.h"
 
-enum { SHORT_DIM = CUDA_TILED_MAX_DIM, LONG_DIM = CUDA_ATTENTION_MAX_DIM };
+enum {
+    SHORT_DIM = CUDA_TILED_MAX_DIM,
+    LONG_DIM = CUDA_ATTENTION_MAX_DIM,
+    LONG_KEY = CUDA_ATTENTION_MAX_KEY
+};
 
 template <uint32_t MAX_DIM, bool ALIBI>
 static int launch(void *stream, const struct attention_cuda *a, const struct decode_plan *plan)
@@ -16,9 +21,9 @@ int cuda_launch_attention_plain(void *stream, const struct attention_cuda *a,
                                 const struct decode_plan *plan)
 {
     if (a->slopes != nullptr)
-        return attention_width(&a->kv) > SHORT_DIM ? launch<LONG_DIM, true>(stream, a, plan)
+        return attention_width(&a->kv) > SHORT_DIM ? launch<LONG_KEY, true>(stream, a, plan)
                                                    : launch<SHORT_DIM, true>(stream, a, plan);
-    return attention_width(&a->kv) > SHORT_DIM ? launch<LONG_DIM, false>(stream, a, plan)
+    return attention_width(&a->kv) > SHORT_DIM ? launch<LONG_KEY, false>(stream, a, plan)
                                                : launch<SHORT_DIM, false>(stream, a, plan);
 }
 

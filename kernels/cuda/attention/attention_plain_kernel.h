@@ -3,13 +3,14 @@
  * bytes, or are longer than 256 elements. Also the kernel that combines the groups of path D and of
  * this kernel.
  *
- * Shapes: head_dim and v_dim up to MAX_DIM (256 or 512; with 512, elements are summed 256 at a
- * time). A block computes up to 8 heads of one KV head for one row. The block walks over groups of
- * 512 positions, a warp per partition, as in attention_decode_kernel.h. Scores: a lane per
- * position, elements in index order. Values: a lane per element, positions in index order. Only
- * visible positions are read. Bytes: as path D; operations: 2 · heads · (head_dim + v_dim) per
- * position. Bound: the loads (each lane walks along its own vector): about a third of memory's
- * rate. Shared memory 28 KiB, for 512: 36 KiB. */
+ * Shapes: head_dim up to MAX_DIM (256 or 576), v_dim up to 512; more than 256 elements are summed
+ * 256 at a time. A latent cache has V in the vectors of K. A block
+ * computes up to 8 heads of one KV head for one row. The block walks over groups of 512 positions,
+ * a warp per partition, as in attention_decode_kernel.h. Scores: a lane per position, elements in
+ * index order. Values: a lane per element, positions in index order. Only visible positions are
+ * read. Bytes: as path D; operations: 2 · heads · (head_dim + v_dim) per position. Bound: the loads
+ * (each lane walks along its own vector): about a third of memory's rate. Shared memory 28 KiB, for
+ * 576: 38 KiB. */
 /* Limits that tests/lint/ptxas.sh checks:
  *    ptxas: attention_plain.cu attention_plain registers 168 shared 1024
  *    ptxas: attention_plain.cu attention_combine registers 120 shared 1024

@@ -18,6 +18,7 @@ static const struct op_table op_table_cuda_set = {
     .name = "cuda",
     .kv_dtypes =
         1u << DTYPE_F32 | 1u << DTYPE_F16 | 1u << DTYPE_BF16 | 1u << DTYPE_I8 | 1u << DTYPE_F8_E4M3,
+    .kv_v_in_k = true,
     .weight_device_bytes = weight_device_bytes_cuda,
     .weight_slice_bytes = weight_slice_bytes_cuda,
     .weight_pack_slice = weight_pack_slice_cuda,

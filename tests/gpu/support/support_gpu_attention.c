@@ -9,7 +9,7 @@
 /* Converts a vector of K or V to the values that the cache holds. */
 static void hold(const struct gpu_setup *s, const float *x, uint32_t n, float *held)
 {
-    uint8_t codes[512]; /* the widest head */
+    uint8_t codes[576]; /* the widest head */
     float scale = 0.0f;
     for (uint32_t i = 0; i < n; i++)
         scale = fmaxf(scale, fabsf(x[i]));
@@ -40,8 +40,18 @@ struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r)
     return gpu_world_create_widths(s, s->head_dim, r);
 }
 
-struct gpu_world gpu_world_create_widths(const struct gpu_setup *s, uint32_t v_dim,
-                                         struct random *r)
+/* Sets V from the first elements of K. */
+static void take_values(struct gpu_world *w)
+{
+    size_t n = (size_t)w->n_tokens * w->s.n_kv;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(w->v + i * w->v_dim, w->k + i * w->s.head_dim, w->v_dim * sizeof(float));
+        memcpy(w->v_held + i * w->v_dim, w->k_held + i * w->s.head_dim, w->v_dim * sizeof(float));
+    }
+}
+
+static struct gpu_world create(const struct gpu_setup *s, uint32_t v_dim, bool is_latent,
+                               struct random *r)
 {
     struct gpu_world w = {.s = *s, .n_heads = s->n_kv * s->heads_per_kv, .v_dim = v_dim};
     while (w.n_seqs < 4 && s->lengths[w.n_seqs] > 0) {
@@ -68,6 +78,8 @@ struct gpu_world gpu_world_create_widths(const struct gpu_setup *s, uint32_t v_d
         hold(s, w.k + i, s->head_dim, w.k_held + i);
     for (size_t i = 0; i < n_v; i += v_dim)
         hold(s, w.v + i, v_dim, w.v_held + i);
+    if (is_latent)
+        take_values(&w);
     w.rank_heads = w.n_heads;
     w.rank_kv = s->n_kv;
     w.device_tables = gpu_upload(w.tables, (size_t)w.n_seqs * w.stride * sizeof(uint32_t));
@@ -75,9 +87,21 @@ struct gpu_world gpu_world_create_widths(const struct gpu_setup *s, uint32_t v_d
     w.pool_bytes = n_vectors * ops_kv_vector_bytes(s->dtype, s->head_dim);
     w.v_pool_bytes = n_vectors * ops_kv_vector_bytes(s->dtype, v_dim);
     w.pool_k = gpu_upload(NULL, w.pool_bytes);
-    w.pool_v = gpu_upload(NULL, w.v_pool_bytes);
+    w.pool_v = is_latent ? NULL : gpu_upload(NULL, w.v_pool_bytes);
     gpu_world_fill(&w);
     return w;
+}
+
+struct gpu_world gpu_world_create_widths(const struct gpu_setup *s, uint32_t v_dim,
+                                         struct random *r)
+{
+    return create(s, v_dim, false, r);
+}
+
+struct gpu_world gpu_world_create_latent(const struct gpu_setup *s, uint32_t v_dim,
+                                         struct random *r)
+{
+    return create(s, v_dim, true, r);
 }
 
 static struct kv_layer layer_of(const struct gpu_world *w)
@@ -149,7 +173,7 @@ void gpu_world_fill(struct gpu_world *w)
     struct tensor tk = tensor_view(device_k, DTYPE_F32, w->n_tokens, cols),
                   tv = tensor_view(device_v, DTYPE_F32, w->n_tokens, v_cols);
     struct kv_layer kv = layer_of(w);
-    assert_int_equal(op_kv_write(gpu.stream, &kv, &tk, &tv, device_slots), 0);
+    assert_int_equal(op_kv_write(gpu.stream, &kv, &tk, kv.v ? &tv : NULL, device_slots), 0);
     gpu_sync();
     gpu_drop(device_k, n_bytes);
     gpu_drop(device_v, v_bytes);
@@ -162,7 +186,8 @@ void gpu_world_fill(struct gpu_world *w)
 void gpu_world_destroy(struct gpu_world *w)
 {
     gpu_drop(w->pool_k, w->pool_bytes);
-    gpu_drop(w->pool_v, w->v_pool_bytes);
+    if (w->pool_v)
+        gpu_drop(w->pool_v, w->v_pool_bytes);
     gpu_drop(w->device_tables, (size_t)w->n_seqs * w->stride * sizeof(uint32_t));
     if (w->slopes)
         gpu_drop(w->device_slopes, w->n_heads * sizeof(float));
@@ -246,14 +271,14 @@ float *cpu_attend(const struct gpu_world *w, const struct gpu_row *rows, uint32_
                cols * sizeof(float));
     }
     kv.k = malloc(w->pool_bytes);
-    kv.v = malloc(w->v_pool_bytes);
+    kv.v = w->pool_v ? malloc(w->v_pool_bytes) : NULL;
     struct tensor k = tensor_view(w->k, DTYPE_F32, w->n_tokens, kv_cols),
                   v = tensor_view(w->v, DTYPE_F32, w->n_tokens, v_cols),
                   tq = tensor_view(q, DTYPE_F32, n, cols),
                   ty = tensor_view(y, DTYPE_F32, n, y_cols);
     struct attention_rows batch = {positions, seqs, NULL, w->tables, w->stride, n, w->n_seqs, 0};
     struct attention_params params = params_of(w, w->slopes, w->sinks);
-    assert_int_equal(op_kv_write(rig.stream, &kv, &k, &v, slots), 0);
+    assert_int_equal(op_kv_write(rig.stream, &kv, &k, kv.v ? &v : NULL, slots), 0);
     assert_int_equal(op_attention(rig.stream, &ty, &tq, &kv, &batch, &params), 0);
     rig_close(&rig);
     free(kv.k);

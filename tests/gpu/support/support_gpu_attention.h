@@ -19,10 +19,10 @@ struct gpu_world {
     float *q, *k, *v;       /* [n_tokens][heads · head_dim], V: v_dim; host */
     float *k_held, *v_held; /* K and V with the precision of the cache */
     size_t pool_bytes, v_pool_bytes;
-    void *pool_k, *pool_v, *device_tables;
-    float *slopes, *device_slopes; /* ALiBi of the heads; NULL: none */
-    float *sinks, *device_sinks;   /* logits of the heads; NULL: none */
-    uint32_t chunk;                /* as in attention_params */
+    void *pool_k, *pool_v, *device_tables; /* pool_v NULL: V is the first elements of K */
+    float *slopes, *device_slopes;         /* ALiBi of the heads; NULL: none */
+    float *sinks, *device_sinks;           /* logits of the heads; NULL: none */
+    uint32_t chunk;                        /* as in attention_params */
     /* heads of the rank; at first all heads */
     uint32_t head_begin, rank_heads, kv_begin, rank_kv;
 };
@@ -35,6 +35,9 @@ struct gpu_row {
 struct gpu_world gpu_world_create(const struct gpu_setup *s, struct random *r);
 /* The same with vectors of V of another width than those of K. */
 struct gpu_world gpu_world_create_widths(const struct gpu_setup *s, uint32_t v_dim,
+                                         struct random *r);
+/* The same with a latent cache: V is the first v_dim elements of K. */
+struct gpu_world gpu_world_create_latent(const struct gpu_setup *s, uint32_t v_dim,
                                          struct random *r);
 void gpu_world_destroy(struct gpu_world *w);
 /* Gives the heads ALiBi slopes, for all later calls. */
