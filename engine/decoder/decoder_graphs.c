@@ -17,8 +17,9 @@ enum {
     OPS_OF_A_NORM = 2,        /* a head norm or post norm, and an add */
     OPS_OF_EXPERTS = 24,      /* beyond those of an MLP */
     OPS_OF_A_STATE = 12,      /* a recurrent mixer, beyond those of attention */
-    OPS_OF_AN_INPUT = 10,     /* a per-layer input, and in embedding */
-    MOST_OPS_BESIDE = 8,      /* in embedding and head */
+    OPS_OF_A_LATENT = 16, /* latent attention, beyond attention; heads may take several products */
+    OPS_OF_AN_INPUT = 10, /* a per-layer input, and in embedding */
+    MOST_OPS_BESIDE = 8,  /* in embedding and head */
     /* rows per sequence in the memory plan, for drafts; larger buckets share that memory */
     MOST_ROWS_OF_A_SEQUENCE = 4,
     STEPS_BY_OPS = 1024, /* steps until a capture that lacked memory is tried again */
@@ -102,6 +103,8 @@ static uint32_t more_ops(enum arch_slot slot)
         return OPS_OF_EXPERTS;
     if (slot == ARCH_STATE_OUT)
         return OPS_OF_A_STATE;
+    if (slot == ARCH_LATENT_KV_DOWN)
+        return OPS_OF_A_LATENT;
     if (slot == ARCH_LAYER_EMBD || slot == ARCH_LAYER_GATE)
         return OPS_OF_AN_INPUT;
     if (slot == ARCH_LAYER_SCALE)
