@@ -140,6 +140,58 @@ static void test_recurrent_families_near_transformers(void **state)
     }
 }
 
+/* Families with latent attention (test_latent_families.c), with every type of cache. That of F32
+ * has the plain kernel. The rounding of 8-bit caches may change a row's experts, so their bound is
+ * that of the mean over rows. */
+static void test_latent_families_near_transformers(void **state)
+{
+    static const char *const names[] = {"deepseek_v2_lite", "deepseek_v3", "glm4_moe_lite",
+                                        "deepseek_v2_wide"};
+    static const struct {
+        enum dtype type;
+        bool by_mean;
+        double bound;
+    } caches[] = {{DTYPE_F32, false, 5e-2},
+                  {DTYPE_BF16, false, 5e-2},
+                  {DTYPE_F16, false, 5e-2},
+                  {DTYPE_I8, true, 5e-2},
+                  {DTYPE_F8_E4M3, true, 0.3}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        for (size_t c = 0; c < sizeof(caches) / sizeof(caches[0]); c++) {
+            struct executor_config cfg = gpu_config();
+            if (!grid_is_whole() && c > 1 && c % 3 != i % 3)
+                continue;
+            cfg.kv_dtype = caches[c].type;
+            struct match match = match_golden(names[i], "", &cfg, 16);
+            double mean = match.sum / match.n_rows, error = caches[c].by_mean ? mean : match.error;
+            print_message("%-24s KV %-7s worst %.2e, mean %.2e\n", names[i],
+                          dtype_name(caches[c].type), match.error, mean);
+            if (!(error <= caches[c].bound))
+                fail_msg("tiny/%s, KV %s: relative error %.3g", names[i],
+                         dtype_name(caches[c].type), error);
+        }
+    check_golden("deepseek_v2_lite", ".gguf", 5e-2);
+    check_golden("deepseek_v3", ".gguf", 5e-2);
+}
+
+/* Any pieces of a latent model's prompts give the same bits, with every type of cache. */
+static void test_latent_bits_do_not_depend_on_cuts(void **state)
+{
+    static const enum dtype caches[] = {DTYPE_F32, DTYPE_BF16, DTYPE_I8};
+    (void)state;
+    for (size_t c = 0; c < sizeof(caches) / sizeof(caches[0]); c++) {
+        const char *name = c % 2 ? "deepseek_v3" : "deepseek_v2_lite";
+        struct executor_config cfg = gpu_config();
+        cfg.kv_dtype = caches[c];
+        uint64_t whole = match_golden(name, "", &cfg, 1000).hash;
+        for (uint32_t chunk = 1; chunk <= 49; chunk *= 7)
+            if (match_golden(name, "", &cfg, chunk).hash != whole)
+                fail_msg("%s, KV %s: pieces of %u tokens differ", name, dtype_name(caches[c]),
+                         chunk);
+    }
+}
+
 static void test_newer_families_near_transformers(void **state)
 {
     (void)state;
@@ -555,6 +607,8 @@ int main(void)
         cmocka_unit_test(test_logits_near_transformers),
         cmocka_unit_test(test_families_near_transformers),
         cmocka_unit_test(test_recurrent_families_near_transformers),
+        cmocka_unit_test(test_latent_families_near_transformers),
+        cmocka_unit_test(test_latent_bits_do_not_depend_on_cuts),
         cmocka_unit_test(test_newer_families_near_transformers),
         cmocka_unit_test(test_quantized_families_near_transformers),
         cmocka_unit_test(test_logits_near_the_cpu),
