@@ -21,8 +21,8 @@ static const char usage_text[] =
     "       bench_cuda --write q8_0|bf16 FILE\n"
     "\n"
     "  --parts LIST     of ceilings,linears,rows,states,paths,attention-decode,attention-prompt,\n"
-    "                   sampler,pack,load,prefill,decode; attention and models name two each;\n"
-    "                   default all\n"
+    "                   attention-latent,sampler,pack,load,prefill,decode; attention names three,\n"
+    "                   models two; default all\n"
     "  --models LIST    of bf16,q8_0,q4_k,fp8, in prefill and decode; default all\n"
     "  --formats LIST   formats of weights, in linears; default all\n"
     "  --rows LIST      numbers of rows, in linears; default 1,8,32,64,128,2048\n"
@@ -48,8 +48,9 @@ static const char usage_text[] =
     "default f16\n";
 
 static const char *const part_names[] = {
-    "ceilings", "linears", "rows",    "paths",  "attention-decode", "attention-prompt", "sampler",
-    "pack",     "load",    "prefill", "decode", "attention",        "models",           "states"};
+    "ceilings",         "linears",          "rows",      "paths",  "attention-decode",
+    "attention-prompt", "attention-latent", "sampler",   "pack",   "load",
+    "prefill",          "decode",           "attention", "models", "states"};
 
 static bool has_part(const struct bench *b, const char *name)
 {
@@ -97,6 +98,7 @@ static void run_kernels(struct bench *b)
                  {"paths", bench_paths},
                  {"attention-decode", bench_decode_attention},
                  {"attention-prompt", bench_prompt_attention},
+                 {"attention-latent", bench_latent_attention},
                  {"sampler", bench_sampler},
                  {"pack", bench_pack},
                  {"load", bench_load}};

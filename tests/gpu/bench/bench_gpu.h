@@ -107,6 +107,7 @@ void bench_pack(struct bench *b);
 void bench_load(struct bench *b);
 void bench_decode_attention(struct bench *b);
 void bench_prompt_attention(struct bench *b);
+void bench_latent_attention(struct bench *b);
 void bench_sampler(struct bench *b);
 /* Measures prefill, decode, or both. */
 void bench_models(struct bench *b, bool prefill, bool decode);
