@@ -19,7 +19,7 @@
  * bytes, and eight threads copy 128 adjacent bytes. A stage is in flight while the one before it is
  * computed: 36 KiB an SM. Shared memory: 96 KiB. */
 /* Limits that tests/lint/ptxas.sh checks:
- *    ptxas: attention_latent.cu attention_latent registers 255 shared 1024
+ *    ptxas: attention_latent.cu attention_latent registers 240 shared 1024
  *    ptx: attention_latent.cu kv_bf16 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
  *    ptx: attention_latent.cu kv_as_f16 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
  *    ptx: attention_latent.cu attention_latent ldmatrix.sync.aligned.m8n8.x4.trans
