@@ -7,7 +7,9 @@
  *    ptxas: experts_quant_8bit.cu experts_quant.*ELj0E registers 128 shared 1024 stack 352
  *    ptxas: experts_quant_8bit.cu experts_quant.*ELj2E registers 255 shared 1024 stack 352
  *    ptxas: experts_quant_super.cu experts_quant.*ELj0E registers 136 shared 1024 stack 352
- *    ptxas: experts_quant_super.cu experts_quant.*ELj2E registers 255 shared 1024 stack 352
+ *    ptxas: experts_quant_super.cu Lj[578]ELj2E registers 255 shared 1024 stack 352
+ *    ptxas: experts_quant_super.cu Lj6ELj2E registers 255 shared 1024 stack 352 spill 24
+ *    (Q2_K with 32 rows spills on sm_80 alone.)
  *    ptxas: experts_quant_table.cu experts_quant.*ELj0E registers 128 shared 1024 stack 352
  *    ptxas: experts_quant_table.cu experts_quant.*ELj2E registers 255 shared 1024 stack 352
  */
