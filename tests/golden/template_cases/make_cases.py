@@ -34,7 +34,7 @@ def main():
             read.append({"json": text, "template": template, "fails": f"{type(problem).__name__}: {problem}"[:120]})
     document = {"clock": CLOCK, "context": context, "cases": out, "json_cases": read}
     path = pathlib.Path(__file__).with_name("cases.json")
-    path.write_text(json.dumps(document, ensure_ascii=True, indent=0) + "\n")
+    path.write_text(json.dumps(document, ensure_ascii=True, separators=(",", ":")) + "\n")
     print(len(out), "cases,", sum("fails" in c for c in out), "fail")
 
 
