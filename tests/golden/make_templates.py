@@ -298,7 +298,7 @@ def conversations(name, foreign):
 
 
 def write(path, doc):
-    path.write_text(json.dumps(doc, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(doc, ensure_ascii=False, indent=0, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def main():
