@@ -50,7 +50,8 @@ struct executor_device {
     /* Parts of kv_bytes. The first is for a block of layers with a window that have blocks of their
      * own. The other is for a block of all other layers. */
     uint64_t window_block_bytes, kv_block_bytes;
-    uint64_t state_bytes; /* slots of the states of recurrent layers */
+    uint64_t state_bytes; /* slots of the states of recurrent layers, the draft model's included */
+    uint64_t draft_state_bytes; /* the draft model's part of state_bytes */
     /* Part of workspace_bytes for captured steps; the driver allocates it as steps are captured. */
     uint64_t graph_bytes;
     /* Memory of a GPU; 0 on the CPU, where memory is not queried. */
@@ -75,8 +76,9 @@ struct executor_plan {
     uint32_t n_ranks, n_stages; /* ranks of the CPU, stage by stage; stages over all devices */
     struct executor_rank ranks[ENGINE_MAX_RANKS];
     uint64_t weights_bytes, kv_bytes, workspace_bytes; /* all ranks together */
-    uint64_t state_bytes, state_slot_bytes;            /* all slots, and one of them */
-    uint32_t n_state_slots;                            /* 0: no recurrent layers */
+    uint64_t state_bytes;                              /* all slots, the draft model's included */
+    uint64_t state_slot_bytes;                         /* a slot of the model */
+    uint32_t n_state_slots;    /* slots of the model; 0: no recurrent layers */
     uint32_t n_running_states; /* sequences that run at once with these slots */
     uint64_t kv_tokens;        /* in layers without a window */
     uint32_t n_blocks, block_size, context_tokens;
@@ -88,6 +90,8 @@ struct executor_plan {
     uint64_t huge_page_bytes; /* bytes of the weights in huge pages; 0 before a load */
     uint64_t shared_bytes;    /* bytes of the weights that another process packed and holds */
     uint64_t draft_bytes; /* bytes of the weights that belong to the draft model; never shared */
+    uint64_t draft_state_bytes; /* the draft model's part of state_bytes, */
+    uint32_t n_draft_slots;     /* in so many slots */
 };
 
 /* Memory of the model and of its draft model. Borrowed until close. Any thread. */

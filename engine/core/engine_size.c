@@ -34,11 +34,14 @@ void engine_add_plan(struct executor_plan *sum, const struct executor_plan *draf
     sum->workspace_bytes += draft->workspace_bytes;
     sum->huge_page_bytes += draft->huge_page_bytes;
     sum->draft_bytes = draft->weights_bytes;
+    sum->draft_state_bytes = draft->state_bytes;
+    sum->n_draft_slots = draft->n_state_slots;
     struct executor_device *head = &sum->devices[sum->n_devices - 1];
     head->weights_bytes += draft->weights_bytes;
     head->kv_bytes += draft->kv_bytes;
     head->kv_block_bytes += draft->kv_block_bytes;
     head->state_bytes += draft->state_bytes;
+    head->draft_state_bytes = draft->state_bytes;
     head->workspace_bytes += draft->workspace_bytes;
     head->graph_bytes += draft->devices[draft->n_devices - 1].graph_bytes;
 }
@@ -94,15 +97,23 @@ static uint64_t tokens_wanted(const struct executor_config *cfg, const struct ex
 
 /* --- slots of recurrent states --- */
 
-/* Slots in half of the memory that every device has beside weights and workspace. */
+/* Bytes of a slot on the device. */
+static uint64_t slot_bytes(const struct executor_plan *plan, const struct executor_device *device)
+{
+    return (device->state_bytes - device->draft_state_bytes) / plan->n_state_slots;
+}
+
+/* Slots in half of the memory that every device has beside weights, workspace and the states of the
+ * draft model. */
 static uint64_t slots_that_fit(const struct executor_plan *plan, uint64_t host_bytes)
 {
     uint64_t most = UINT32_MAX;
     for (uint32_t i = 0; i < plan->n_devices; i++) {
         const struct executor_device *d = &plan->devices[i];
-        uint64_t slot = d->state_bytes / plan->n_state_slots, room = host_bytes;
+        uint64_t slot = slot_bytes(plan, d), room = host_bytes;
         if (d->is_gpu)
             room = bytes_left(d->budget_bytes, d->weights_bytes + d->kv_bytes + d->workspace_bytes);
+        room = bytes_left(room, d->draft_state_bytes);
         uint64_t fits = slot ? room / 2 / slot : most;
         if (!fits && room >= slot)
             fits = 1;
@@ -127,9 +138,11 @@ static int no_slot(const struct executor_plan *plan, uint64_t host_bytes, struct
 
 static void set_slots(struct executor_plan *plan, uint32_t n_slots)
 {
-    plan->state_bytes = plan->state_slot_bytes * n_slots;
-    for (uint32_t i = 0; i < plan->n_devices; i++)
-        plan->devices[i].state_bytes = plan->devices[i].state_bytes / plan->n_state_slots * n_slots;
+    plan->state_bytes = plan->state_slot_bytes * n_slots + plan->draft_state_bytes;
+    for (uint32_t i = 0; i < plan->n_devices; i++) {
+        struct executor_device *d = &plan->devices[i];
+        d->state_bytes = slot_bytes(plan, d) * n_slots + d->draft_state_bytes;
+    }
     plan->n_state_slots = n_slots;
 }
 

@@ -78,22 +78,41 @@ static void choose_rope(const struct draft_model *dm, struct draft *d, uint32_t 
     d->model.is_long = is_long;
 }
 
-/* Updates n_written before drafting: adds accepted drafts whose K and V are written, and whole
- * blocks that other sequences have written. */
+/* Adds whole blocks that other sequences have written. With recurrent layers they must end at a
+ * snapshot, from which the sequence continues. */
+static void find_written(struct draft_model *dm, struct draft_job *job)
+{
+    struct draft_by_model *m = &job->seq->draft->model;
+    uint32_t bs = dm->block_size, first = m->n_written / bs, end = 0;
+    for (uint32_t k = first; k < job->seq->n_hashed; k++) {
+        if (dm->whole[job->table[k]] != whole_mark(m))
+            break;
+        if (!dm->states || draft_states_has(dm->states, job->table[k]))
+            end = k + 1;
+    }
+    if (!end)
+        return;
+    m->n_written = end * bs;
+    if (dm->states)
+        draft_states_attach(dm->states, job->seq->slot, job->table[end - 1], m->n_written);
+}
+
+/* Updates n_written before drafting: adds accepted drafts whose K and V are written. A sequence
+ * whose recurrent state is gone starts again. */
 static void count_written(struct draft_model *dm, struct draft_job *job)
 {
     const struct sequence *seq = job->seq;
     struct draft *d = seq->draft;
     struct draft_by_model *m = &d->model;
-    uint32_t n = sequence_n_tokens(seq), bs = dm->block_size, begin;
+    uint32_t n = sequence_n_tokens(seq), begin;
     choose_rope(dm, d, n);
     for (uint32_t i = 0; i < m->n_ahead && m->n_written == m->n_told + i && m->n_written < n; i++)
         m->n_written += sequence_token(seq, m->n_told + i) == d->ids[i];
     m->n_ahead = 0;
+    if (dm->states)
+        m->n_written = draft_states_keep(dm->states, seq->slot, &m->state_id, m->n_written);
     begin = m->n_written;
-    while (m->n_written / bs < seq->n_hashed &&
-           dm->whole[job->table[m->n_written / bs]] == whole_mark(m))
-        m->n_written = m->n_written / bs * bs + bs;
+    find_written(dm, job);
     dm->stats.n_found += m->n_written - begin;
     d->n_ids = m->n_checked = 0;
     m->n_told = n;
@@ -215,13 +234,67 @@ static uint32_t writable_rows(struct draft_model *dm, const struct draft_job *jo
     return n;
 }
 
+/* --- recurrent states of the rows --- */
+
+/* True if the state behind the sequence's first n tokens is to be kept as a snapshot. The last
+ * block that the same prompt could use again ends a prompt. */
+static bool wants_snapshot(const struct draft_model *dm, const struct sequence *seq, uint32_t n,
+                           enum state_place *out_where)
+{
+    uint32_t n_blocks = n / dm->block_size;
+    bool is_end = n_blocks == (seq->request->n_prompt - 1) / dm->block_size ||
+                  n_blocks == seq->snapshot_block;
+    *out_where = is_end ? STATE_END : STATE_INSIDE;
+    return n % dm->block_size == 0 && n_blocks <= seq->n_hashed &&
+           (is_end || n % ENGINE_SNAPSHOT_TOKENS == 0);
+}
+
+/* Slots of a sequence's rows in a pass. */
+struct row_slots {
+    uint32_t read, write;
+};
+
+/* Chooses the slots that the sequence's next n rows read and write. False: no slot is free. */
+static bool choose_slots(struct draft_model *dm, const struct draft_job *job, uint32_t begin,
+                         uint32_t n, struct row_slots *out_slots)
+{
+    bool is_draft = begin >= sequence_n_tokens(job->seq);
+    *out_slots = (struct row_slots){STEP_STATE_NONE, STEP_STATE_NONE};
+    return !dm->states || draft_states_advance(dm->states, job->seq->slot, begin + n, is_draft,
+                                               &out_slots->read, &out_slots->write);
+}
+
+/* Writes the slots of the rows of sequence s, and of snapshots behind them. */
+static void emit_slots(struct draft_model *dm, const struct draft_job *job, uint32_t s,
+                       const struct row_slots *slots)
+{
+    struct step_batch *b = dm->batch;
+    uint32_t end = b->seq_start[s + 1];
+    for (uint32_t row = b->seq_start[s]; dm->states && row < end; row++) {
+        uint32_t n = b->positions[row] + 1, block = job->table[(n - 1) / dm->block_size];
+        enum state_place where;
+        bool is_kept = wants_snapshot(dm, job->seq, n, &where);
+        b->state_reads[row] = row == b->seq_start[s] ? slots->read : STEP_STATE_PREVIOUS;
+        b->state_writes[row] = row + 1 == end ? slots->write : STEP_STATE_NONE;
+        if (is_kept && row + 1 == end)
+            draft_states_record(dm->states, block, slots->write, where);
+        else if (is_kept)
+            b->state_writes[row] = draft_states_snapshot(dm->states, block, where);
+    }
+}
+
+/* --- rows --- */
+
 /* Writes the sequence's next n rows into the batch; returns how many were written. */
 static uint32_t emit_rows(struct draft_model *dm, struct draft_job *job, uint32_t n)
 {
     struct step_batch *b = dm->batch;
     const struct draft_by_model *m = &job->seq->draft->model;
     uint32_t begin = m->n_written + m->n_ahead, bs = dm->block_size, s = b->n_seqs;
+    struct row_slots slots;
     n = writable_rows(dm, job, begin, n);
+    if (n && !choose_slots(dm, job, begin, n, &slots))
+        n = 0;
     job->n_rows = n;
     if (!n)
         return 0;
@@ -240,7 +313,7 @@ static uint32_t emit_rows(struct draft_model *dm, struct draft_job *job, uint32_
         dm->writers[job->table[at / bs]] = dm->i_pass;
     }
     b->seq_start[s + 1] = b->n_rows;
-    step_batch_use_slot(b, s, job->seq->slot, begin == 0);
+    emit_slots(dm, job, s, &slots);
     dm->shape.n_context += step_time_context(begin, n);
     return n;
 }
@@ -320,6 +393,8 @@ static int run_pass(struct draft_model *dm, struct error *err)
         rc = executor_sample(dm->executor, 0, n, dm->params, dm->results, err);
     if (rc)
         return rc;
+    if (dm->states)
+        draft_states_end_pass(dm->states);
     dm->stats.n_passes++;
     dm->stats.n_rows += dm->batch->n_rows;
     step_time_saw(&dm->time, &dm->shape, clock_now_ns() - begin);
@@ -423,6 +498,8 @@ static int run_passes(struct draft_model *dm, struct draft_job *jobs, uint32_t n
                      .margin = dm->always ? 0 : b->margin,
                      .room_ns = b->room_ns};
     int64_t begin = clock_now_ns();
+    if (dm->states)
+        draft_states_begin(dm->states);
     n = choose_sequences(dm, jobs, n, b, &g);
     begin_pass(dm);
     emit_first(dm, jobs, n, b);
@@ -465,6 +542,8 @@ void draft_model_forget(void *ctx, uint32_t block)
 {
     struct draft_model *dm = ctx;
     dm->whole[block] = 0;
+    if (dm->states)
+        draft_states_forget(dm->states, block);
 }
 
 int draft_model_health(const struct draft_model *dm, struct error *err)

@@ -16,6 +16,11 @@
  * when the sequence drafts next. Examples are prompts, replayed tokens and wrong drafts. Prompts
  * are computed in pieces while others decode.
  *
+ * Recurrent layers: their states have slots of their own (draft_states.h). Each drafted token that
+ * is computed writes a slot, and the next step continues from that of the last accepted token. The
+ * blocks of a prefix are found only up to a snapshot. A sequence that lost its state computes all
+ * its tokens again. Any number of slots serves: without a free slot a draft is shorter.
+ *
  * A draft model with longrope (scheduler.h) has its own border. If the target model has another
  * border or none, sequences of different lengths may share a block. They write it by turns, and
  * their drafts are worse.

@@ -21,6 +21,9 @@ static struct executor_config config_of(const struct executor_config *target,
     cfg.max_seqs =
         target->max_seqs < DRAFT_MODEL_MAX_SEQS ? target->max_seqs : DRAFT_MODEL_MAX_SEQS;
     cfg.n_score_rows = 0;
+    /* a state for each sequence that drafts, and more for drafted tokens and snapshots */
+    cfg.state_slots = cfg.max_seqs + DRAFT_MAX_TOKENS;
+    cfg.snapshot_bytes = 0;
     cfg.splits_windows = false; /* the draft model reads the target's tables */
     cfg.packed_fds = NULL;
     cfg.other_bytes = cfg.other_graph_bytes = 0;
@@ -96,11 +99,6 @@ static int open_executor(struct draft_model *dm, struct checkpoint *ckpt,
     rc = executor_open(ckpt, &cfg, NULL, NULL, NULL, &dm->executor, err);
     if (rc)
         return rc;
-    if (executor_actual(dm->executor)->n_state_slots)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "%s has recurrent layers, which a draft model cannot have; use another "
-                         "draft model",
-                         dm->name);
     dm->vocab_size = executor_model_info(dm->executor)->vocab_size;
     dm->is_narrow = dm->vocab_size < n_target;
     dm->context_tokens = context;
@@ -113,7 +111,10 @@ static int open_executor(struct draft_model *dm, struct checkpoint *ckpt,
         .max_seqs = cfg.max_seqs,
         .max_blocks_per_seq = context / cfg.kv_block_size + (context % cfg.kv_block_size != 0),
     };
-    return step_batch_create(&limits, &dm->batch, err);
+    uint32_t n_slots = executor_actual(dm->executor)->n_state_slots;
+    if (n_slots)
+        rc = draft_states_create(n_slots, target_cfg->max_seqs, &dm->states, err);
+    return rc ? rc : step_batch_create(&limits, &dm->batch, err);
 }
 
 static int allocate_blocks(struct draft_model *dm, struct error *err)
@@ -167,6 +168,7 @@ void draft_model_close(struct draft_model *dm)
         return;
     executor_close(dm->executor);
     step_batch_destroy(dm->batch);
+    draft_states_destroy(dm->states);
     free(dm->whole);
     free(dm->writers);
     free(dm->name);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "engine/draft/draft_model.h"
+#include "engine/draft/draft_states.h"
 #include "engine/forward/step_time.h"
 #include "engine/model/step.h"
 #include "kernels/sample.h"
@@ -29,7 +30,8 @@ struct draft_model {
     /* [n_blocks] if K and V of the whole block are written and the prefix cache has the block: 1 +
      * the rope table; else 0 */
     uint8_t *whole;
-    uint64_t *writers; /* [n_blocks] last pass that wrote to the block */
+    uint64_t *writers;           /* [n_blocks] last pass that wrote to the block */
+    struct draft_states *states; /* NULL: no recurrent layers */
     struct step_time time;
     struct draft_model_stats stats;
     struct error failure;

@@ -31,6 +31,8 @@ enum {
 struct draft_by_model {
     /* leading tokens of the sequence whose K and V the draft model has written to the blocks */
     uint32_t n_written;
+    /* with recurrent layers: the draft model's name for the sequence (draft_states.h) */
+    uint64_t state_id;
     /* leading tokens, in whole blocks, that are marked for reuse by other sequences */
     uint32_t n_marked;
     uint32_t n_ahead;      /* K and V of ids[0 .. n_ahead) are written behind n_told tokens */

@@ -141,10 +141,13 @@ static const char *parts_text(uint64_t weights, uint64_t kv, uint64_t states, ui
     return out;
 }
 
-/* Settings that lower the need. */
-static const char *what_to_lower(uint64_t states)
+/* Settings that lower the need. The slots of the draft model's states follow from max_concurrent.
+ */
+static const char *what_to_lower(uint64_t states, uint64_t draft_states)
 {
-    return states ? "kv_tokens, state_slots or context_length" : "kv_tokens or context_length";
+    if (states > draft_states)
+        return "kv_tokens, state_slots or context_length";
+    return states ? "kv_tokens, max_concurrent or context_length" : "kv_tokens or context_length";
 }
 
 /* `free_text` describes the free memory of a CPU. */
@@ -159,13 +162,13 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
         free_text = gpu_free;
     }
     if (d->is_gpu && available < d->free_bytes) {
-        error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                  "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32
-                  " layers (%s), %s (%" PRIu64
-                  " bytes) allowed, while %s are free; raise gpu_memory, or lower gpu_layers, %s",
-                  d->name, format_bytes(needed, sizes[0]), needed, d->n_layers, parts,
-                  format_bytes(available, sizes[1]), available,
-                  format_bytes(d->free_bytes, sizes[2]), what_to_lower(d->state_bytes));
+        error_set(
+            err, STATUS_RESOURCE_EXHAUSTED,
+            "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32 " layers (%s), %s (%" PRIu64
+            " bytes) allowed, while %s are free; raise gpu_memory, or lower gpu_layers, %s",
+            d->name, format_bytes(needed, sizes[0]), needed, d->n_layers, parts,
+            format_bytes(available, sizes[1]), available, format_bytes(d->free_bytes, sizes[2]),
+            what_to_lower(d->state_bytes, d->draft_state_bytes));
         return error_reason(err, REASON_DEVICE_MEMORY);
     }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -174,7 +177,7 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
               "gpu_layers, %s, or unload something",
               d->name, format_bytes(needed, sizes[0]), d->n_layers, parts,
               format_bytes(available, sizes[1]), free_text, format_bytes(promised_bytes, sizes[2]),
-              what_to_lower(d->state_bytes));
+              what_to_lower(d->state_bytes, d->draft_state_bytes));
     return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
@@ -225,17 +228,19 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (%s), a replica's share of the %s that the manager's "
                   "memory_budget leaves is %s; lower %s, load fewer replicas, or unload something",
-                  sizes[0], parts, sizes[2], sizes[1], what_to_lower(states));
+                  sizes[0], parts, sizes[2], sizes[1],
+                  what_to_lower(states, out_plan->draft_state_bytes));
     else if (is_budget)
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (%s), the manager's memory_budget leaves %s; lower %s, or "
                   "unload something",
-                  sizes[0], parts, sizes[2], what_to_lower(states));
+                  sizes[0], parts, sizes[2], what_to_lower(states, out_plan->draft_state_bytes));
     else
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (%s), %s available (%s, of which %s are promised to other "
                   "replicas); lower %s, or unload something",
                   sizes[0], parts, sizes[1], memory_limit_text(&limit, free_text),
-                  format_bytes(settings->memory_promised, sizes[3]), what_to_lower(states));
+                  format_bytes(settings->memory_promised, sizes[3]),
+                  what_to_lower(states, out_plan->draft_state_bytes));
     return error_reason(err, REASON_DEVICE_MEMORY);
 }

@@ -17,7 +17,7 @@
 #include "server/worker/tools/tool.h"
 
 /* The number of notes that add_notes may write. */
-enum { MAX_NOTES = 8 };
+enum { MAX_NOTES = 9 };
 
 static int out_of_memory(struct error *err)
 {
@@ -152,6 +152,26 @@ static char *note_bound(const struct settings *settings, struct arena *arena)
     return message_text(arena, text);
 }
 
+static void add_draft_notes(const struct executor_plan *sizes, struct arena *arena,
+                            Sluice__V1__Plan *plan, struct strbuf *text)
+{
+    char size[32];
+    if (sizes->draft_bytes) {
+        strbuf_clear(text);
+        strbuf_printf(
+            text,
+            "%s of the weights are the draft model's, packed by each replica on its first rank",
+            format_bytes(sizes->draft_bytes, size));
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(text));
+    }
+    if (sizes->draft_state_bytes) {
+        strbuf_clear(text);
+        strbuf_printf(text, "%s of the states are the draft model's, in %" PRIu32 " slots",
+                      format_bytes(sizes->draft_state_bytes, size), sizes->n_draft_slots);
+        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(text));
+    }
+}
+
 static int add_notes(const struct settings *settings, const struct model_info *model,
                      const struct executor_plan *sizes, struct arena *arena, Sluice__V1__Plan *plan,
                      struct error *err)
@@ -196,14 +216,7 @@ static int add_notes(const struct settings *settings, const struct model_info *m
                       sizes->devices[0].n_layers);
         plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
     }
-    if (sizes->draft_bytes) {
-        strbuf_clear(&text);
-        strbuf_printf(
-            &text,
-            "%s of the weights are the draft model's, packed by each replica on its first rank",
-            format_bytes(sizes->draft_bytes, size));
-        plan->notes[plan->n_notes++] = message_text(arena, strbuf_str(&text));
-    }
+    add_draft_notes(sizes, arena, plan, &text);
     if (!sizes->devices[0].is_gpu && (plan->notes[plan->n_notes] = note_bound(settings, arena)))
         plan->n_notes++;
     if (settings->weights_held)

@@ -24,8 +24,8 @@ BUDGET = 1 << 30
 ENV = {"SLUICE_RESTART_BACKOFF_INITIAL": "100ms", "SLUICE_KILL_GRACE": "500ms", "SLUICE_MEMORY_BUDGET": str(BUDGET)}
 
 
-def make_folder(path):
-    shutil.copytree(MODEL, path)
+def make_folder(path, model=MODEL):
+    shutil.copytree(model, path)
     (path / "tokenizer.json").write_text(json.dumps(tokenizer()))
     return path
 
