@@ -6,9 +6,9 @@
 #include "base/system/cpu.h"
 #include "base/system/device_name.h"
 #include "engine/forward/executor_private.h"
+#include "engine/forward/stages.h"
 #include "engine/load/loader_share.h"
 #include "engine/model/arch/arch.h"
-#include "engine/model/stages.h"
 #include "kernels/backend.h"
 
 /* Tenths of the GPU's free memory that are used without a limit. The rest is for the driver's own

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "engine/format/checkpoint.h"
 #include "engine/forward/executor.h"
-#include "engine/model/stages.h"
+#include "engine/forward/stages.h"
 #include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_match.h"
 #include "tests/unit/engine/support/support_model.h"

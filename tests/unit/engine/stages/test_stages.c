@@ -10,9 +10,9 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "engine/forward/stages.h"
 #include "engine/model/model.h"
 #include "engine/model/plan.h"
-#include "engine/model/stages.h"
 
 enum { N_LAYERS = 12, N_PLACES = N_LAYERS + 2 };
 

@@ -1,4 +1,4 @@
-#include "engine/model/stages.h"
+#include "engine/forward/stages.h"
 
 #include <float.h>
 #include <inttypes.h>
