@@ -169,8 +169,8 @@ int stages_split(const struct rank_plan *whole, const struct model *model, uint3
         return error_field(err, "pp", "%" PRIu32 " stages: the model has %" PRIu32 " layer%s",
                            n_stages, shape->n_layers, shape->n_layers == 1 ? "" : "s");
     int rc = add_costs(&costs, whole, model, err);
-    double *best = malloc((n_stages + 1) * n_ends * sizeof(*best));
-    uint32_t *from = malloc(n_stages * n_ends * sizeof(*from));
+    double *best = calloc((n_stages + 1) * n_ends, sizeof(*best));
+    uint32_t *from = calloc(n_stages * n_ends, sizeof(*from));
     if (!rc && (!best || !from))
         rc = error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %" PRIu32 " stages",
                        n_stages);

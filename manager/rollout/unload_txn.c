@@ -129,7 +129,7 @@ int unload_version(struct txn *txn, const struct lifecycle_target *target,
     request.version = version;
     request.device_group = group;
     int rc = unload_apply(txn, &request, &args, &operation, err);
-    for (size_t i = 0; rc == 0 && evicts_for && i < operation->n_replica_ids; i++)
+    for (size_t i = 0; rc == 0 && operation && evicts_for && i < operation->n_replica_ids; i++)
         if (!message_append_text(&evicts_for->n_evicted_replica_ids,
                                  &evicts_for->evicted_replica_ids, operation->replica_ids[i]))
             rc = error_no_memory(err);

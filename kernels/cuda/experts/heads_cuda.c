@@ -145,7 +145,8 @@ static uint32_t dense_rows(const struct heads *h)
 {
     size_t row = h->n * (size_t)dense_act_stride(k_of(h)),
            room = (h->act->max_rows + (size_t)CUBLASLT_ROWS) * dense_act_stride(h->act->max_k);
-    size_t n = weight_cuda(h->w[0])->form == DENSE_F32 ? h->x.n_rows : room / row;
+    bool any = weight_cuda(h->w[0])->form == DENSE_F32 || row == 0;
+    size_t n = any ? h->x.n_rows : room / row;
     return n < h->x.n_rows ? (uint32_t)n : h->x.n_rows;
 }
 
