@@ -94,7 +94,7 @@ def test_its_states_stand_in_plans_and_refusals(sluice):
         m, t = sluice.stubs.manager, sluice.stubs.types
         return sluice.manager_stub().LoadModelVersion(m.LoadModelVersionRequest(
             model="planned", version="1", validate_only=True,
-            config=t.ModelConfig(kv_tokens=4096, max_concurrent=n, draft_model=draft)), timeout=patience(30)).plan
+            config=t.ModelConfig(kv_tokens=4096, max_concurrent_requests=n, draft_model=draft)), timeout=patience(30)).plan
     sluice.cli("register", "planned", sluice.wild, "--version", "1")
     facts = json.loads(sluice.cli("inspect", sluice.draft, "--json", "--kv-tokens", "4096", "--state-slots", "1").stdout)
     slot = int(facts["plan"]["state_slot_bytes"])
