@@ -71,6 +71,8 @@ static void let_go(struct parsed *parsed)
         settings_free(&parsed->settings, parsed->options);
 }
 
+enum { N_RANKS = 7 * 3 }; /* tp and pp of value_of() */
+
 /* Returns a value that the field's flag accepts and that is not the default. */
 static const char *value_of(const ProtobufCFieldDescriptor *field)
 {
@@ -81,6 +83,8 @@ static const char *value_of(const ProtobufCFieldDescriptor *field)
         return "json";
     if (field->type == PROTOBUF_C_TYPE_BOOL)
         return "true";
+    if (strcmp(field->name, "pp") == 0)
+        return "3"; /* times tp is a number of ranks */
     if (field->type == PROTOBUF_C_TYPE_UINT64)
         return "7";
     snprintf(value, sizeof(value), "a %s", field->name);
@@ -90,7 +94,7 @@ static const char *value_of(const ProtobufCFieldDescriptor *field)
 static void set_field(launch_record *record, const ProtobufCFieldDescriptor *field)
 {
     const char *value = value_of(field);
-    const uint64_t number = 7;
+    const uint64_t number = strtoull(value, NULL, 10);
     const protobuf_c_boolean truth = 1;
     char *member = (char *)record + field->offset;
     if (field->type == PROTOBUF_C_TYPE_BOOL) {
@@ -114,18 +118,18 @@ static void test_every_field_arrives_in_the_setting_of_its_name(void **state)
     launch_record record = SLUICE__WORKER__V1__LAUNCH__INIT;
     struct parsed serve, plan;
     struct strbuf shown = {0};
-    uint32_t fds[7];
+    uint32_t fds[N_RANKS];
     (void)state;
     for (unsigned i = 0; i < descriptor->n_fields; i++)
         if (is_scalar(&descriptor->fields[i]))
             set_field(&record, &descriptor->fields[i]);
-    for (uint32_t i = 0; i < 7; i++) { /* as many as tp */
+    for (uint32_t i = 0; i < N_RANKS; i++) { /* as many as ranks */
         int fd = dup(0);
         assert_true(fd >= 3);
         fds[i] = (uint32_t)fd;
     }
     record.packed_fds = fds;
-    record.n_packed_fds = 7;
+    record.n_packed_fds = N_RANKS;
     record.weights_held = 0; /* only a plan has this field */
     parse(MODE_SERVE, &record, NULL, &serve);
     if (serve.rc)
@@ -139,8 +143,8 @@ static void test_every_field_arrives_in_the_setting_of_its_name(void **state)
         if (is_scalar(field) && !of_plan && !strstr(strbuf_str(&shown), line))
             fail_msg("%s is not among the settings:\n%s", line, strbuf_str(&shown));
     }
-    assert_int_equal(serve.settings.packed_fds, 7);
-    for (uint32_t i = 0; i < 7; i++) {
+    assert_int_equal(serve.settings.packed_fds, N_RANKS);
+    for (uint32_t i = 0; i < N_RANKS; i++) {
         assert_int_equal(serve.settings.packed_fd[i], fds[i]);
         close((int)fds[i]);
     }

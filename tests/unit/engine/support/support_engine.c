@@ -32,7 +32,8 @@ static int64_t wait_s(void)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static bool has_news;
-static struct engine_event_buffer *buffer;
+static struct engine_event_buffer *buffer; /* of all open engines */
+static int n_open;
 static _Atomic int64_t step_ns;
 
 static void on_notify(void *ctx)
@@ -96,7 +97,8 @@ struct engine *run_open(struct engine_config *cfg)
     cfg->notify = on_notify;
     if (engine_open(cfg, &engine, &err))
         fail_msg("%s: %s", cfg->model_path, err.message);
-    assert_int_equal(engine_event_buffer_create(&buffer, &err), 0);
+    if (n_open++ == 0)
+        assert_int_equal(engine_event_buffer_create(&buffer, &err), 0);
     return engine;
 }
 
@@ -104,6 +106,8 @@ void run_close(struct engine *engine)
 {
     run_slow_steps(0);
     engine_close(engine);
+    if (--n_open > 0)
+        return;
     engine_event_buffer_destroy(buffer);
     buffer = NULL;
 }
