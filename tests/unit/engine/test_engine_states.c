@@ -61,7 +61,8 @@ static void test_64_alone_equal_64_at_once_short_convolution(void **state)
 
 /* --- chats --- */
 
-/* A turn's prompt is all tokens before it and some new ones. */
+/* A turn's prompt is all tokens before it and some new ones. On a GPU no generated token is part of
+ * a cached prefix (paths P and D). So the turn computes the answer before it again. */
 struct turn {
     uint32_t n_new, n_answer;
 };
@@ -87,7 +88,10 @@ static void check_chat(const char *golden)
         run_wait_idle(engine);
         uint64_t n_rows = run_stats(engine).n_prefill_rows - before;
         uint32_t n_cached = result.usage.n_cached_tokens;
-        if (n_rows != n - n_cached || n_rows > turn->n_new + (i ? DISTANCE : 0))
+        uint32_t most = turn->n_new + (i ? DISTANCE : 0);
+        if (i && getenv("SLUICE_TEST_DEVICE"))
+            most += turns[i - 1].n_answer;
+        if (n_rows != n - n_cached || n_rows > most)
             fail_msg("%s, turn %zu: %llu rows for %u new tokens of %u; %u were cached", golden, i,
                      (unsigned long long)n_rows, turn->n_new, n, n_cached);
         assert_int_equal(result.choices[0].n_ids, turn->n_answer);

@@ -32,7 +32,7 @@ static int64_t wait_s(void)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static bool has_news;
-static struct engine_event_buffer *buffer; /* of all open engines */
+static struct engine_event_buffer *buffer; /* all open engines share it */
 static int n_open;
 static _Atomic int64_t step_ns;
 
