@@ -328,7 +328,7 @@ def test_where_one_replica_cannot_keep_them_another_does(machine):
 
 def test_a_manager_that_dies_as_weights_are_copied_is_followed_by_one_that_parks(machine):
     m = machine.up().groups(left="cuda:0").manager
-    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=3000"))
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_held"))
     serving = machine.replica("a")
     operation = park(m, request_id="once")
     asked_to_keep(machine, "a")
@@ -337,6 +337,7 @@ def test_a_manager_that_dies_as_weights_are_copied_is_followed_by_one_that_parks
     m.up(env=machine.env)
     assert machine.replica("a").pid == serving.pid and is_ready(machine)(machine.replica("a")), "it serves meanwhile"
     assert park(m, request_id="once").id == operation.id
+    m.script("a", f"load_ms=60 gpu={5 * G}")
     m.done(operation)
     keeper = machine.replica("a")
     assert parked(machine)(keeper) and keeper.epoch == serving.epoch + 1 and m.workers() == [keeper.pid]
@@ -415,7 +416,7 @@ def test_one_that_is_woken_as_it_is_copied_can_be_parked_again(machine):
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
     m.done(park(m))
     keeper = machine.replica("a")
-    m.script("a", f"load_ms=60 gpu={5 * G} keeps_slow=3000 keeps_for=1000")
+    m.script("a", f"load_ms=60 gpu={5 * G} keeps_held keeps_for=1000")
     m.kill()
     os.kill(keeper.pid, signal.SIGKILL)
     n_asked = len(asked(machine, "a"))
@@ -424,6 +425,7 @@ def test_one_that_is_woken_as_it_is_copied_can_be_parked_again(machine):
     asked_to_keep(machine, "a", n_asked + 1)
     m.done(wake(m))
     assert is_ready(machine)(machine.replica("a")) and machine.replica("a").pid == serving.pid and not kept_in(serving.pid)
+    m.script("a", f"load_ms=60 gpu={5 * G} keeps_for=1000")
     m.wait(lambda: kept_in(serving.pid), 8, "it has a copy")
     m.wait(lambda: not kept_in(serving.pid), 8, "and lets go of it")
     assert not kept_in(m.process.pid) and is_ready(machine)(machine.replica("a"))

@@ -55,7 +55,7 @@ def test_of_two_wakes_that_have_no_room_together_one_is_refused(machine, beside_
     for name, n in (("a", 40), ("b", 45)):
         m.done(load(machine, name, "left", f"load_ms=60 gpu={n * G}", n * G))
         m.done(park(m, name))
-    m.done(load(machine, "c", "right", f"load_ms=60 gpu={G} keeps_slow=2000", G))
+    m.done(load(machine, "c", "right", f"load_ms=60 gpu={G} keeps_held", G))
     if beside_a_copy:
         park(m, "c")
         asked_to_keep(machine, "c")
@@ -141,13 +141,14 @@ def test_who_asks_for_what_no_request_wakes_is_told_why(machine):
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={G}"))
     m.done(park(m))
     fails(C.FAILED_PRECONDITION, routing.WakeVersion, m.stubs.routing.WakeVersionRequest(model="a", version="1"), why="PARKED")
-    m.script("b", f"load_ms=60 gpu={G} keeps_slow=1500")
+    m.script("b", f"load_ms=60 gpu={G} keeps_held")
     m.register("b", version="1")
     demand = m.stubs.routing.WakeVersionRequest(model="b", version="1")
     m.done(m.load("b", device_group="right", config=m.t.ModelConfig(wake_on_demand=True)))
     assert routing.WakeVersion(demand).n_woken == 0, "it serves"
     parking = park(m, "b")
     fails(C.FAILED_PRECONDITION, routing.WakeVersion, demand, why="OPERATION_IN_PROGRESS")
+    m.script("b", f"load_ms=60 gpu={G}")
     finished(m, parking)
     assert routing.WakeVersion(demand).n_woken == 1
 
@@ -198,13 +199,14 @@ def test_room_on_a_quarantined_gpu_is_none(machine):
 
 def test_a_park_does_not_wait_for_who_cannot_start_on_another_gpu(machine):
     m = machine.up().groups(left="cuda:0", right="cuda:1").manager
-    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=1000"))
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_held"))
     m.done(load(machine, "b", "right", f"load_ms=60 gpu={5 * G}"))
     machine.xid(1, 48)
     machine.wait_replica("b", is_held(machine))
     running = park(m)
     asked_to_keep(machine, "a")
     os.kill(machine.replica("a").pid, signal.SIGKILL)  # the worker loads again, and is parked after that
+    m.script("a", f"load_ms=60 gpu={5 * G}")
     finished(m, running)
     assert len(asleep(machine)) == 1
 
@@ -214,7 +216,7 @@ def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machin
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G}"))
     m.done(park(m))
     keeper = machine.replica("a").pid
-    m.script("a", f"load_ms=60 gpu={5 * G} keeps_slow=1500")
+    m.script("a", f"load_ms=60 gpu={5 * G} keeps_held")
     m.kill()
     # as after a restart of the machine: the worker loads, and copies its weights without an operation
     os.kill(keeper, signal.SIGKILL)
@@ -223,6 +225,7 @@ def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machin
     serving = machine.wait_replica("a", lambda r: is_ready(machine)(r) and r.pid != keeper)
     asked_to_keep(machine, "a", n_asked + 1)
     m.done(wake(m))
+    m.script("a", f"load_ms=60 gpu={5 * G} keeps_for=3000")
     m.wait(lambda: kept_in(serving.pid), 20, "it has the copy, which nobody needs")
     m.wait(lambda: not kept_in(serving.pid), 20, "it has let go of the copy")
     finished(m, park(m))
@@ -231,12 +234,13 @@ def test_a_copy_that_was_let_go_of_is_taken_over_when_it_is_told_of_again(machin
 
 def test_a_copy_that_could_not_be_taken_over_once_is_the_next_time(machine):
     m = machine.up().groups(left="cuda:0").manager
-    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=4000"))
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_held"))
     pid = m.process.pid
     running = park(m)
     asked_to_keep(machine, "a")
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, before[1]))  # the descriptors of the copies have higher numbers
+    m.script("a", f"load_ms=60 gpu={5 * G}")
     m.wait(lambda: logged((m.folder / "log").read_text(), PACKED_NOT_TAKEN_OVER), 10, "it cannot")
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     finished(m, running)
@@ -245,7 +249,7 @@ def test_a_copy_that_could_not_be_taken_over_once_is_the_next_time(machine):
 
 def test_a_copy_holds_up_nobody_else(machine):
     m = machine.up().groups(left="cuda:0").manager
-    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_slow=6000"))
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={5 * G} keeps_held"))
     m.script("b")
     m.register("b")
     m.done(m.load("b"))
@@ -255,6 +259,7 @@ def test_a_copy_holds_up_nobody_else(machine):
     os.kill(died, signal.SIGKILL)
     m.wait(lambda: is_ready(machine)(machine.replica("b")) and machine.replica("b").pid != died, patience(4), "another serves again")
     assert alive(machine.replica("a").pid) and not asleep(machine)
+    m.script("a", f"load_ms=60 gpu={5 * G}")
     finished(m, running)
 
 
@@ -309,17 +314,18 @@ def test_what_it_took_is_known_to_a_manager_that_is_started_after_it(machine, ki
 
 def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
     m = machine.up("--restart-backoff-initial", "8s").groups(left="cuda:0").manager
-    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_slow=6000"))
+    m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_held"))
     running = park(m)
     asked_to_keep(machine, "a")
     os.kill(machine.replica("a").pid, signal.SIGKILL)
     m.done(load(machine, "b", "left", f"load_ms=60 gpu={45 * G}", 45 * G))
     ended = m.end(running, 20000)
-    assert ended.state == m.t.OPERATION_STATE_FAILED and ended.error.reason == "NOTHING_KEPT", ended
+    assert ended.state == m.t.OPERATION_STATE_FAILED and ended.error.reason == "NOTHING_KEPT", f"{ended}\n{m.text()}"
     assert names(ended.error.message, "a/1"), ended
     assert deployment(machine).parked and not asleep(machine)
     assert told(m, "a") == [m.t.REPLICA_STATE_PARKED], "servers let no request wait for it as for one that comes up"
     fails(C.RESOURCE_EXHAUSTED, wake, m, why="DEVICE_MEMORY")
+    m.script("a", f"load_ms=60 gpu={40 * G}")
     m.done(m.unload("b"))
     m.wait(lambda: asleep(machine), 30, "it is loaded, and kept")
 

@@ -32,6 +32,7 @@
  *     keeps_not         on KeepWeights on a GPU: fails for want of memory
  *     keeps_not=rN      the same for that replica alone
  *     keeps_slow=N      time that KeepWeights takes
+ *     keeps_held        KeepWeights takes until the script no longer has this word
  *     keeps_for=N       frees a kept copy after this time while it serves (default 10000)
  *     bad               inspect finds a broken file
  *     slow_tool         one-shot modes never end
