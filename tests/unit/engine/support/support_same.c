@@ -166,8 +166,10 @@ static void check_variant(const char *model, enum dtype kv_dtype, uint32_t pp,
     assert_int_equal(s.n_finished, n);
     if (n == N && (s.n_preemptions > 0) != v->expect_preemptions)
         fail_msg("%s, %s: %llu preemptions", model, v->name, (unsigned long long)s.n_preemptions);
-    if (n == N || v->no_prefix_cache)
-        assert_int_equal(s.n_prefix_hit_tokens > 0, !v->no_prefix_cache);
+    if (v->no_prefix_cache)
+        assert_int_equal(s.n_prefix_hit_tokens, 0);
+    else if (n == N && v->max_concurrent < N) /* those that begin together may all come too early */
+        assert_true(s.n_prefix_hit_tokens > 0);
     /* the number of drafts depends on timing */
     assert_true(v->draft_tokens || !s.n_drafted_tokens);
     print_message("%s: %llu of %llu drafted tokens accepted\n", v->name,
