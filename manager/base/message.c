@@ -1,44 +1,55 @@
 #include "manager/base/message.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "manager/base/pb.h"
 #include "proto/rpc/message/message.h"
 
-ProtobufCMessage *message_new(const ProtobufCMessageDescriptor *descriptor)
+static void *allocate(struct arena *arena, size_t n_bytes)
 {
-    ProtobufCMessage *message = malloc(descriptor->sizeof_message);
+    return arena ? arena_alloc(arena, n_bytes) : malloc(n_bytes ? n_bytes : 1);
+}
+
+void *message_new_in(struct arena *arena, const ProtobufCMessageDescriptor *descriptor)
+{
+    ProtobufCMessage *message = allocate(arena, descriptor->sizeof_message);
     if (message)
         protobuf_c_message_init(descriptor, message);
     return message;
 }
 
-/* Copies through the packed form, which keeps unknown fields. */
-static ProtobufCMessage *copy_packed(const ProtobufCMessage *message)
+ProtobufCMessage *message_new(const ProtobufCMessageDescriptor *descriptor)
 {
-    size_t n_bytes = protobuf_c_message_get_packed_size(message);
-    uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
-    if (!bytes)
+    return message_new_in(NULL, descriptor);
+}
+
+static ProtobufCMessage *copy_message(struct arena *arena, const ProtobufCMessage *message);
+
+/* Copies n_bytes and `n_zeroes` zero bytes. */
+static void *copy_bytes(struct arena *arena, const void *from, size_t n_bytes, size_t n_zeroes)
+{
+    char *copy = allocate(arena, n_bytes + n_zeroes);
+    if (!copy)
         return NULL;
-    protobuf_c_message_pack(message, bytes);
-    ProtobufCMessage *copy = protobuf_c_message_unpack(message->descriptor, NULL, n_bytes, bytes);
-    free(bytes);
+    memcpy(copy, from, n_bytes);
+    memset(copy + n_bytes, 0, n_zeroes);
     return copy;
 }
 
 /* False where memory is exhausted; `to` is then unchanged. */
-static bool copy_value(ProtobufCType type, const void *from, void *to)
+static bool copy_value(struct arena *arena, ProtobufCType type, const void *from, void *to)
 {
     ProtobufCBinaryData data;
     void *value, *copy;
     if (type == PROTOBUF_C_TYPE_BYTES) {
         memcpy(&data, from, sizeof(data));
-        if (data.data && !(copy = malloc(data.len ? data.len : 1)))
+        if (data.data && !(data.data = copy_bytes(arena, data.data, data.len, 0)))
             return false;
-        if (data.data)
-            data.data = memcpy(copy, data.data, data.len);
         memcpy(to, &data, sizeof(data));
         return true;
     }
@@ -49,9 +60,9 @@ static bool copy_value(ProtobufCType type, const void *from, void *to)
     memcpy(&value, from, sizeof(value));
     copy = value;
     if (type == PROTOBUF_C_TYPE_MESSAGE)
-        copy = message_copy(value);
+        copy = copy_message(arena, value);
     else if (value != (const void *)protobuf_c_empty_string && value)
-        copy = strdup(value);
+        copy = copy_bytes(arena, value, strlen(value), 1);
     if (value && !copy)
         return false;
     if (copy)
@@ -59,57 +70,88 @@ static bool copy_value(ProtobufCType type, const void *from, void *to)
     return true;
 }
 
-static bool copy_repeated(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *from,
-                          ProtobufCMessage *to)
+/* Capacity of a repeated field with n elements in an arena: the next power of two. */
+static size_t capacity_of(size_t n)
+{
+    size_t capacity = 1;
+    while (capacity < n)
+        capacity *= 2;
+    return capacity;
+}
+
+static bool copy_repeated(struct arena *arena, const ProtobufCFieldDescriptor *field,
+                          const ProtobufCMessage *from, ProtobufCMessage *to)
 {
     size_t n, *n_done = (size_t *)(void *)((char *)to + field->quantifier_offset);
     size_t n_bytes = rpc_message_value_bytes(field->type);
     const char *values;
     memcpy(&n, (const char *)from + field->quantifier_offset, sizeof(n));
     memcpy(&values, (const char *)from + field->offset, sizeof(values));
-    char *copy = n ? malloc(n * n_bytes) : NULL;
+    char *copy = n ? allocate(arena, (arena ? capacity_of(n) : n) * n_bytes) : NULL;
     if (n && !copy)
         return false;
     memcpy((char *)to + field->offset, &copy, sizeof(copy));
     for (; *n_done < n; ++*n_done) /* count as copied, so that a failure frees exactly these */
-        if (!copy_value(field->type, values + *n_done * n_bytes, copy + *n_done * n_bytes))
+        if (!copy_value(arena, field->type, values + *n_done * n_bytes, copy + *n_done * n_bytes))
             return false;
     return true;
 }
 
-static bool copy_field(const ProtobufCFieldDescriptor *field, const ProtobufCMessage *from,
-                       ProtobufCMessage *to)
+static bool copy_field(struct arena *arena, const ProtobufCFieldDescriptor *field,
+                       const ProtobufCMessage *from, ProtobufCMessage *to)
 {
     uint32_t quantifier = 0; /* presence of an optional field, or the chosen field of a oneof */
     if (field->label == PROTOBUF_C_LABEL_REPEATED)
-        return copy_repeated(field, from, to);
+        return copy_repeated(arena, field, from, to);
     if (field->quantifier_offset)
         memcpy(&quantifier, (const char *)from + field->quantifier_offset, sizeof(quantifier));
     if ((field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) && quantifier != field->id)
         return true;
-    if (!copy_value(field->type, (const char *)from + field->offset, (char *)to + field->offset))
+    if (!copy_value(arena, field->type, (const char *)from + field->offset,
+                    (char *)to + field->offset))
         return false;
     if (field->quantifier_offset)
         memcpy((char *)to + field->quantifier_offset, &quantifier, sizeof(quantifier));
     return true;
 }
 
+/* Fields of later programs, which an older program passes on. */
+static bool copy_unknown(struct arena *arena, const ProtobufCMessage *from, ProtobufCMessage *to)
+{
+    unsigned n = from->n_unknown_fields;
+    if (n && !(to->unknown_fields = allocate(arena, n * sizeof(*to->unknown_fields))))
+        return false;
+    for (; to->n_unknown_fields < n; to->n_unknown_fields++) {
+        ProtobufCMessageUnknownField *copy = &to->unknown_fields[to->n_unknown_fields];
+        *copy = from->unknown_fields[to->n_unknown_fields];
+        if (!(copy->data = copy_bytes(arena, copy->data, copy->len, 0)))
+            return false;
+    }
+    return true;
+}
+
 /* Copies field by field, for speed: every poll of a worker and every change of a row makes
  * copies. */
+static ProtobufCMessage *copy_message(struct arena *arena, const ProtobufCMessage *message)
+{
+    ProtobufCMessage *copy = message ? message_new_in(arena, message->descriptor) : NULL;
+    bool complete = copy && copy_unknown(arena, message, copy);
+    for (unsigned i = 0; complete && i < message->descriptor->n_fields; i++)
+        complete = copy_field(arena, &message->descriptor->fields[i], message, copy);
+    if (complete || arena)
+        return complete ? copy : NULL;
+    message_free(copy);
+    return NULL;
+}
+
 ProtobufCMessage *message_copy(const ProtobufCMessage *message)
 {
-    if (!message)
-        return NULL;
-    if (message->n_unknown_fields)
-        return copy_packed(message);
-    const ProtobufCMessageDescriptor *descriptor = message->descriptor;
-    ProtobufCMessage *copy = message_new(descriptor);
-    for (unsigned i = 0; copy && i < descriptor->n_fields; i++)
-        if (!copy_field(&descriptor->fields[i], message, copy)) {
-            message_free(copy);
-            return NULL;
-        }
-    return copy;
+    return copy_message(NULL, message);
+}
+
+void *message_copy_in(struct arena *arena, const void *source)
+{
+    return copy_message(arena, source);
 }
 
 void message_free(ProtobufCMessage *message)
@@ -206,27 +248,74 @@ bool message_append_text(size_t *n_items, char ***items_field, const char *text)
     return false;
 }
 
-bool message_append_copy(size_t *n_items, void *items_field, const void *source)
+char *message_text_in(struct arena *arena, const char *text)
 {
-    ProtobufCMessage *copy = message_copy(source);
-    if (copy && message_append(n_items, items_field, copy))
-        return true;
-    message_free(copy);
-    return false;
+    char *copy = text && *text ? copy_bytes(arena, text, strlen(text), 1) : NULL;
+    return copy ? copy : (char *)(uintptr_t)protobuf_c_empty_string;
 }
 
-ProtobufCMessage *message_from_error(const struct error *err)
+char *message_printf_in(struct arena *arena, const char *format, ...)
 {
-    pb_error *out = MESSAGE_NEW(pb_error, sluice__v1__error__descriptor);
+    char text[ERROR_MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return message_text_in(arena, text);
+}
+
+void message_append_in(struct arena *arena, size_t *n_items, void *items_field, void *item)
+{
+    void **items;
+    size_t n = *n_items;
+    memcpy(&items, items_field, sizeof(items));
+    if (n == 0 || capacity_of(n) == n) { /* full */
+        void **grown = item ? arena_calloc(arena, capacity_of(n + 1), sizeof(*grown)) : NULL;
+        if (grown && n)
+            memcpy(grown, items, n * sizeof(*grown));
+        items = grown;
+    }
+    if (!item || !items)
+        return;
+    items[(*n_items)++] = item;
+    memcpy(items_field, &items, sizeof(items));
+}
+
+void *message_add_in(struct arena *arena, size_t *n_items, void *items_field,
+                     const ProtobufCMessageDescriptor *descriptor)
+{
+    void *item = message_new_in(arena, descriptor);
+    message_append_in(arena, n_items, items_field, item);
+    return item;
+}
+
+void message_append_text_in(struct arena *arena, size_t *n_items, void *items_field,
+                            const char *text)
+{
+    message_append_in(arena, n_items, items_field, message_text_in(arena, text));
+}
+
+void *message_from_error_in(struct arena *arena, const struct error *err)
+{
+    pb_error *out = message_new_in(arena, &sluice__v1__error__descriptor);
     if (!out)
         return NULL;
     out->code = status_to_grpc(err->status);
     out->retry_after_ms = err->retry_after_ms;
-    if (message_set(&out->message, err->message) && message_set(&out->field, err->field) &&
-        message_set(&out->reason, error_reason_name(err)))
-        return &out->base;
-    message_free(&out->base);
-    return NULL;
+    out->message = message_text_in(arena, err->message);
+    out->field = message_text_in(arena, err->field);
+    out->reason = message_text_in(arena, error_reason_name(err));
+    return out;
+}
+
+ProtobufCMessage *message_from_error(const struct error *err)
+{
+    struct arena arena;
+    arena_init(&arena, 1024, 0);
+    ProtobufCMessage *message = message_from_error_in(&arena, err);
+    ProtobufCMessage *copy = arena.exhausted ? NULL : message_copy(message);
+    arena_fini(&arena);
+    return copy;
 }
 
 static void copy_text(char *out, size_t n_bytes, const char *text)
@@ -246,4 +335,24 @@ void message_to_error(const ProtobufCMessage *message, struct error *out_err)
     copy_text(out_err->field, sizeof(out_err->field), from->field);
     error_reason_parse(out_err, from->reason);
     out_err->retry_after_ms = from->retry_after_ms;
+}
+
+enum message_change message_image_update(struct message_image *image,
+                                         const ProtobufCMessage *message)
+{
+    size_t n_bytes = protobuf_c_message_get_packed_size(message);
+    uint8_t *bytes = malloc(n_bytes ? n_bytes : 1);
+    if (!bytes)
+        return MESSAGE_NO_MEMORY;
+    protobuf_c_message_pack(message, bytes);
+    bool same = image->bytes && image->n_bytes == n_bytes && !memcmp(image->bytes, bytes, n_bytes);
+    free(image->bytes);
+    *image = (struct message_image){bytes, n_bytes};
+    return same ? MESSAGE_SAME : MESSAGE_CHANGED;
+}
+
+void message_image_fini(struct message_image *image)
+{
+    free(image->bytes);
+    *image = (struct message_image){NULL, 0};
 }

@@ -285,33 +285,32 @@ bool device_watch_view(struct device_watch *watch, const pb_device *device,
     return found;
 }
 
-bool device_watch_fill(struct device_watch *watch, pb_device *device)
+void device_watch_fill(struct device_watch *watch, struct arena *arena, pb_device *device)
 {
     struct device_view view;
     if (!device_watch_view(watch, device, &view))
-        return true;
+        return;
     Sluice__V1__DeviceFigures *figures =
-        MESSAGE_NEW(Sluice__V1__DeviceFigures, sluice__v1__device_figures__descriptor);
+        message_new_in(arena, &sluice__v1__device_figures__descriptor);
     if (!figures)
-        return false;
-    if (device->figures)
-        message_free(&device->figures->base);
+        return;
     device->figures = figures;
     figures->sampled_unix_ns = view.sampled_unix_ns;
     figures->n_xids = view.n_xids;
     figures->last_xid = view.last_xid;
     figures->last_xid_unix_ns = view.last_xid_unix_ns;
-    if (!view.sampled)
-        return message_set(&figures->error, view.error);
+    if (!view.sampled) {
+        figures->error = message_text_in(arena, view.error);
+        return;
+    }
     device_figures_fill(figures, &view.figures);
     for (uint32_t i = 0; i < NVML_N_THROTTLES; i++) {
         uint64_t bit;
         const char *name = nvml_throttle_name(i, &bit);
-        if ((view.figures.throttle & bit) &&
-            !message_append_text(&figures->n_throttle_reasons, &figures->throttle_reasons, name))
-            return false;
+        if (view.figures.throttle & bit)
+            message_append_text_in(arena, &figures->n_throttle_reasons, &figures->throttle_reasons,
+                                   name);
     }
-    return true;
 }
 
 /* --- life --- */

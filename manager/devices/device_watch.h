@@ -13,6 +13,7 @@
 struct context;
 struct device_holds;
 struct device_watch;
+struct arena;
 struct error;
 
 struct device_watch_config {
@@ -33,8 +34,8 @@ void device_watch_destroy(struct device_watch *watch);
 bool device_watch_is_up(struct device_watch *watch);
 /* Why there are no figures; empty while unknown, or where there are figures. */
 const char *device_watch_why_not(struct device_watch *watch);
-/* Adds the known figures to a device's message. False where memory is exhausted. */
-MESSAGE_CHECKED bool device_watch_fill(struct device_watch *watch, pb_device *device);
+/* Adds the known figures to a device's message in the arena. */
+void device_watch_fill(struct device_watch *watch, struct arena *arena, pb_device *device);
 
 enum { DEVICE_WATCH_MAX_XIDS = 16 };
 

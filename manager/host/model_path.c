@@ -179,26 +179,20 @@ static int check_draft_folder(const struct model_path *path, const char *given, 
     return error_reason(err, REASON_MODEL_FILE_INVALID);
 }
 
-int model_path_of_config(const char *model_root, const pb_config *config, pb_config **out_config,
-                         struct error *err)
+int model_path_of_config(const char *model_root, const pb_config *config, struct arena *arena,
+                         pb_config **out_config, struct error *err)
 {
     struct model_path path;
-    pb_config *copy = NULL;
     path.recorded = "";
-    if (!config) {
-        *out_config = NULL;
-        return 0;
-    }
-    if (*config->draft_model &&
+    if (config && *config->draft_model &&
         (model_path_find(model_root, "config.draft_model", config->draft_model, &path, err) != 0 ||
          check_draft_folder(&path, config->draft_model, err) != 0))
         return err->status;
-    copy = MESSAGE_COPY(pb_config, config);
-    if (!copy || (*config->draft_model && !message_set(&copy->draft_model, path.recorded))) {
-        if (copy)
-            message_free(&copy->base);
+    pb_config *copy = message_copy_in(arena, config);
+    if (config && !copy)
         return error_no_memory(err);
-    }
+    if (copy)
+        copy->draft_model = message_text_in(arena, path.recorded);
     *out_config = copy;
     return 0;
 }

@@ -7,6 +7,7 @@
 
 #include "manager/base/pb.h"
 
+struct arena;
 struct error;
 
 struct model_path {
@@ -26,6 +27,6 @@ int model_path_find(const char *model_root, const char *field, const char *given
 void model_path_absolute(const char *model_root, const char *recorded, char *out, size_t n_bytes);
 
 /* Copies a request's config and rewrites its draft model's path to the recorded form. NULL gives
- * NULL. Errors name config.draft_model. *out_config is owned. */
-int model_path_of_config(const char *model_root, const pb_config *config, pb_config **out_config,
-                         struct error *err);
+ * NULL. Errors name config.draft_model. *out_config is in the arena. */
+int model_path_of_config(const char *model_root, const pb_config *config, struct arena *arena,
+                         pb_config **out_config, struct error *err);

@@ -300,9 +300,9 @@ static int check_devices(const struct catalog *catalog, const struct lifecycle_t
 
 /* Failed replicas do not count, as new ones replace them. */
 int lifecycle_answer(struct txn *txn, int rc, pb_operation *operation, uint32_t grace_ms,
-                     pb_operation **out_answer, struct error *err)
+                     struct arena *arena, pb_operation **out_answer, struct error *err)
 {
-    if (rc == 0 && !message_set_copy(out_answer, operation))
+    if (rc == 0 && !(*out_answer = message_copy_in(arena, operation)))
         rc = error_no_memory(err);
     if (rc == 0)
         return lifecycle_put(txn, operation, grace_ms, err);

@@ -7,6 +7,7 @@
 
 #include "manager/base/pb.h"
 
+struct arena;
 struct catalog;
 struct error;
 struct settings;
@@ -60,10 +61,11 @@ bool lifecycle_add_replica(pb_operation *operation, const char *replica_id);
 /* Writes the operation and its event. Takes the operation in any case. */
 int lifecycle_put(struct txn *txn, pb_operation *operation, uint32_t grace_ms, struct error *err);
 
-/* Ends a command: where `rc` is 0, copies the operation to *out_answer (owned) and writes it like
- * lifecycle_put(). Takes the operation in any case. Returns `rc`, or the error of the write. */
+/* Ends a command: where `rc` is 0, copies the operation to *out_answer in the arena, and writes it
+ * like lifecycle_put(). Takes the operation in any case. Returns `rc`, or the error of the write.
+ */
 int lifecycle_answer(struct txn *txn, int rc, pb_operation *operation, uint32_t grace_ms,
-                     pb_operation **out_answer, struct error *err);
+                     struct arena *arena, pb_operation **out_answer, struct error *err);
 
 /* RESOURCE_EXHAUSTED, reason TOO_MANY_REPLICAS, where lifecycle_fill() would exceed a limit. */
 int lifecycle_check_fill(const struct catalog *catalog, const struct lifecycle_target *target,

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
@@ -57,7 +58,8 @@ static int change_deployment(struct txn *txn, const pb_deployment *deployment, b
 }
 
 int park_apply(struct txn *txn, const wake_request *request, bool parked,
-               const struct park_args *args, pb_operation **out_operation, struct error *err)
+               const struct park_args *args, struct arena *arena, pb_operation **out_operation,
+               struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
     const pb_deployment *row = park_find(catalog, request, args, err);
@@ -71,7 +73,7 @@ int park_apply(struct txn *txn, const wake_request *request, bool parked,
     int rc =
         operation ? change_deployment(txn, deployment, parked, args, operation, err) : err->status;
     if (operation)
-        rc = lifecycle_answer(txn, rc, operation, args->grace_ms, out_operation, err);
+        rc = lifecycle_answer(txn, rc, operation, args->grace_ms, arena, out_operation, err);
     message_free(&deployment->base);
     return rc;
 }
@@ -93,9 +95,10 @@ int park_version(struct txn *txn, const struct lifecycle_target *target,
     const struct park_args args = {.limits = *limits, .grace_ms = grace_ms};
     pb_operation *operation = NULL;
     struct park_named named;
+    struct arena arena;
     park_name(&named, target);
-    int rc = park_apply(txn, &named.request, true, &args, &operation, err);
-    if (operation)
-        message_free(&operation->base);
+    arena_init(&arena, 0, 0);
+    int rc = park_apply(txn, &named.request, true, &args, &arena, &operation, err);
+    arena_fini(&arena);
     return rc;
 }

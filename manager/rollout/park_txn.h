@@ -8,6 +8,7 @@
 #include "manager/base/pb.h"
 #include "manager/rollout/lifecycle.h"
 
+struct arena;
 struct error;
 struct txn;
 
@@ -22,9 +23,11 @@ struct park_args {
 const pb_deployment *park_find(const struct catalog *catalog, const wake_request *request,
                                const struct park_args *args, struct error *err);
 
-/* Parks (`parked`) or wakes the deployment of the request. *out_operation is a copy; owned. */
+/* Parks (`parked`) or wakes the deployment of the request. *out_operation is a copy in the
+ * arena. */
 int park_apply(struct txn *txn, const wake_request *request, bool parked,
-               const struct park_args *args, pb_operation **out_operation, struct error *err);
+               const struct park_args *args, struct arena *arena, pb_operation **out_operation,
+               struct error *err);
 
 /* A request with copies of the target's names, since rows move when other rows are written. */
 struct park_named {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/error.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
@@ -97,7 +98,7 @@ static int collect(const struct catalog *catalog, const unload_request *request,
 }
 
 int unload_apply(struct txn *txn, const unload_request *request, const struct unload_args *args,
-                 pb_operation **out_operation, struct error *err)
+                 struct arena *arena, pb_operation **out_operation, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
     if (unload_check(catalog, request, args, err) != 0)
@@ -111,7 +112,7 @@ int unload_apply(struct txn *txn, const unload_request *request, const struct un
     int rc = collect(catalog, request, operation, err);
     if (rc == 0)
         rc = delete_deployments(txn, request, err);
-    return lifecycle_answer(txn, rc, operation, args->grace_ms, out_operation, err);
+    return lifecycle_answer(txn, rc, operation, args->grace_ms, arena, out_operation, err);
 }
 
 int unload_version(struct txn *txn, const struct lifecycle_target *target,
@@ -121,6 +122,7 @@ int unload_version(struct txn *txn, const struct lifecycle_target *target,
     const struct unload_args args = {.limits = *limits, .grace_ms = grace_ms};
     unload_request request = SLUICE__MANAGER__V1__UNLOAD_MODEL_VERSION_REQUEST__INIT;
     pb_operation *operation = NULL;
+    struct arena arena;
     char model[80], version[48], group[80]; /* copies: rows move when others are written */
     snprintf(model, sizeof(model), "%s", target->model);
     snprintf(version, sizeof(version), "%s", target->version);
@@ -128,12 +130,12 @@ int unload_version(struct txn *txn, const struct lifecycle_target *target,
     request.model = model;
     request.version = version;
     request.device_group = group;
-    int rc = unload_apply(txn, &request, &args, &operation, err);
+    arena_init(&arena, 0, 0);
+    int rc = unload_apply(txn, &request, &args, &arena, &operation, err);
     for (size_t i = 0; rc == 0 && operation && evicts_for && i < operation->n_replica_ids; i++)
         if (!message_append_text(&evicts_for->n_evicted_replica_ids,
                                  &evicts_for->evicted_replica_ids, operation->replica_ids[i]))
             rc = error_no_memory(err);
-    if (operation)
-        message_free(&operation->base);
+    arena_fini(&arena);
     return rc;
 }

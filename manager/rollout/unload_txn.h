@@ -8,6 +8,7 @@
 #include "manager/base/pb.h"
 #include "manager/rollout/lifecycle.h"
 
+struct arena;
 struct error;
 struct txn;
 
@@ -25,9 +26,9 @@ bool unload_concerns(const unload_request *request, const char *model, const cha
 /* Runs all checks of an unload. */
 int unload_check(const struct catalog *catalog, const unload_request *request,
                  const struct unload_args *args, struct error *err);
-/* *out_operation is a copy; owned. */
+/* *out_operation is a copy in the arena. */
 int unload_apply(struct txn *txn, const unload_request *request, const struct unload_args *args,
-                 pb_operation **out_operation, struct error *err);
+                 struct arena *arena, pb_operation **out_operation, struct error *err);
 /* Unloads a loaded version from a group. `evicts_for`: the operation that must wait for the end
  * of the version's replicas, or NULL. */
 int unload_version(struct txn *txn, const struct lifecycle_target *target,

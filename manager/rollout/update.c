@@ -250,20 +250,23 @@ static void on_timer(struct ev_loop *loop, ev_timer *timer, int events)
     check_all(updates);
 }
 
-bool updates_overlay(struct updates *updates, pb_operation *operation)
+void updates_overlay(struct updates *updates, struct arena *arena, pb_operation *operation)
 {
     pb_update *update = operation->update;
     const struct entry *entry = find_entry(updates, operation->id);
     struct update_counts new_now, old_now;
     switch ((int)update->phase) {
     case UPDATE_SHIFT:
+        operation->stage = message_text_in(arena, "shift");
         break;
     case UPDATE_ROLL_BACK:
-        return message_set(&operation->stage, "rollback");
+        operation->stage = message_text_in(arena, "rollback");
+        return;
     case UPDATE_DRAIN:
-        return message_set(&operation->stage, "drain");
+        operation->stage = message_text_in(arena, "drain");
+        return;
     default:
-        return true;
+        return;
     }
     if (entry && entry->measured && entry->step == update->step &&
         update_measure(updates->fleet, operation, operation->version, &new_now) &&
@@ -272,11 +275,11 @@ bool updates_overlay(struct updates *updates, pb_operation *operation)
         !update_went_down(&old_now, &entry->old_then)) {
         struct update_counts of_new = update_counts_since(&new_now, &entry->new_then);
         struct update_counts of_old = update_counts_since(&old_now, &entry->old_then);
-        if (!update_txn_figures(&update->new_figures, &of_new, update->gates) ||
-            !update_txn_figures(&update->old_figures, &of_old, update->gates))
-            return false;
+        const pb_figures new_figures = update_txn_figures(&of_new, update->gates);
+        const pb_figures old_figures = update_txn_figures(&of_old, update->gates);
+        update->new_figures = message_copy_in(arena, &new_figures);
+        update->old_figures = message_copy_in(arena, &old_figures);
     }
-    return message_set(&operation->stage, "shift");
 }
 
 static void on_change(void *arg, const char *replica_id)

@@ -10,6 +10,7 @@
 #include "manager/replicas/operation_ops.h"
 #include "manager/slots/fleet.h"
 
+struct arena;
 struct catalog;
 struct error;
 struct txn;
@@ -19,9 +20,9 @@ int updates_create(struct fleet *fleet, const struct operation_ops *operations,
                    struct updates **out_updates, struct error *err);
 void updates_destroy(struct updates *updates); /* NULL is accepted */
 
-/* Adds stage and figures of the current step, which are not recorded, to a copy of the row.
- * False where memory is exhausted. */
-bool updates_overlay(struct updates *updates, pb_operation *operation);
+/* Adds stage and figures of the current step, which are not recorded, to a copy of the row in the
+ * arena. */
+void updates_overlay(struct updates *updates, struct arena *arena, pb_operation *operation);
 
 /* --- store thread: inside transactions --- */
 

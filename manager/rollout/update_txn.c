@@ -161,14 +161,21 @@ static bool record_failure(pb_update *update, const struct moving *moving)
     return complete;
 }
 
-bool update_txn_figures(pb_figures **field, const struct update_counts *counts,
-                        const pb_gates *gates)
+pb_figures update_txn_figures(const struct update_counts *counts, const pb_gates *gates)
 {
     pb_figures figures = SLUICE__MANAGER__V1__UPDATE_FIGURES__INIT;
     figures.n_ok = counts->n_ok;
     figures.n_failed = counts->n_failed;
     figures.ttft_ms = update_ttft_ms(counts, gates);
-    return message_set_copy(field, &figures);
+    return figures;
+}
+
+static bool record_figures(pb_update *update, const struct moving *moving)
+{
+    const pb_figures new_figures = update_txn_figures(&moving->new_counts, update->gates);
+    const pb_figures old_figures = update_txn_figures(&moving->old_counts, update->gates);
+    return message_set_copy(&update->new_figures, &new_figures) &&
+           message_set_copy(&update->old_figures, &old_figures);
 }
 
 /* Records which gates had too few answers in the step that ends. */
@@ -307,10 +314,7 @@ int update_txn_run(struct txn *txn, void *arg, struct error *err)
     bool goes_on =
         moving->decision.move == UPDATE_NEXT_STEP || moving->decision.move == UPDATE_RETIRE_OLD;
     if ((goes_on && !record_unmeasured(operation->update, moving)) ||
-        (shifting && (!update_txn_figures(&operation->update->new_figures, &moving->new_counts,
-                                          operation->update->gates) ||
-                      !update_txn_figures(&operation->update->old_figures, &moving->old_counts,
-                                          operation->update->gates))) ||
+        (shifting && !record_figures(operation->update, moving)) ||
         put_unmeasured_event(txn, operation, moving, err) != 0 ||
         apply_move(txn, operation, moving, err) != 0 || !record_stage(operation) ||
         put_event(txn, operation, err) != 0) {

@@ -27,6 +27,5 @@ struct moving {
  * have changed since the decision. */
 int update_txn_run(struct txn *txn, void *arg, struct error *err);
 
-/* Any thread. False where memory is exhausted. */
-bool update_txn_figures(pb_figures **field, const struct update_counts *counts,
-                        const pb_gates *gates);
+/* Any thread. */
+pb_figures update_txn_figures(const struct update_counts *counts, const pb_gates *gates);

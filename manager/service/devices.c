@@ -23,17 +23,12 @@
 #include "manager/watch/build.h"
 #include "proto/rpc/server/call.h"
 
-typedef Sluice__Manager__V1__DeviceUse device_use;
-typedef Sluice__Manager__V1__ListDevicesResponse list_response;
-typedef Sluice__Manager__V1__ReleaseDeviceRequest release_request;
-typedef Sluice__Manager__V1__ReleaseDeviceResponse release_response;
-
 /* --- the probe --- */
 
 struct probe {
     struct service *service;
-    struct rpc_call *call; /* a reference, or NULL: no call waits */
-    pb_tool *report;       /* owned */
+    struct service_call *call; /* NULL: no call waits */
+    pb_tool *report;           /* owned */
 };
 
 static bool device_is_same(const pb_device *a, const pb_device *b)
@@ -60,29 +55,25 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
                           struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
+    const pb_device *row;
     bool changed = false;
     for (size_t i = 0; i < probe->n_devices; i++) {
-        struct row *row = catalog_get(catalog, TABLE_DEVICE, probe->devices[i]->name);
-        if (row && device_is_same((const pb_device *)row_message(row), probe->devices[i]))
+        row = catalog_device(catalog, probe->devices[i]->name);
+        if (row && device_is_same(row, probe->devices[i]))
             continue;
         changed = true;
-        pb_device *device = MESSAGE_COPY(pb_device, probe->devices[i]);
-        if (!device)
-            return error_no_memory(err);
-        if (device->figures) /* figures of this moment; they are not recorded */
-            message_free(&device->figures->base);
-        device->figures = NULL;
-        if (txn_put(txn, TABLE_DEVICE, &device->base, err) != 0)
+        pb_device device = *probe->devices[i];
+        device.figures = NULL; /* figures of this moment; they are not recorded */
+        if (txn_put_copy(txn, TABLE_DEVICE, &device, err) != 0)
             return err->status;
     }
-    for (size_t i = 0; catalog_device_at(catalog, i);) {
-        const pb_device *device = catalog_device_at(catalog, i);
-        if (is_probed(probe, device->name)) {
+    for (size_t i = 0; (row = catalog_device_at(catalog, i));) {
+        if (is_probed(probe, row->name)) {
             i++;
             continue;
         }
         changed = true;
-        if (txn_delete(txn, TABLE_DEVICE, device->name, err) != 0)
+        if (txn_delete(txn, TABLE_DEVICE, row->name, err) != 0)
             return err->status;
     }
     struct txn_event event = {.type = "devices.changed"};
@@ -93,30 +84,23 @@ static int update_devices(struct txn *txn, const Sluice__Worker__V1__ProbeReport
 static int ensure_cpu_group(struct txn *txn, struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
-    if (catalog_group(catalog, "cpu"))
+    char *devices[DEVICES_MAX], name[] = "cpu";
+    if (catalog_group(catalog, name))
         return 0;
-    pb_group *group = MESSAGE_NEW(pb_group, sluice__manager__v1__device_group__descriptor);
-    if (!group || !message_set(&group->name, "cpu")) {
-        if (group)
-            message_free(&group->base);
-        return error_no_memory(err);
+    pb_group group = SLUICE__MANAGER__V1__DEVICE_GROUP__INIT;
+    group.name = name;
+    group.generation = 1;
+    group.built_in = 1;
+    group.created_unix_ns = txn_now_unix_ns(txn);
+    group.devices = devices;
+    CATALOG_EACH(device, row, catalog) {
+        if (row->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU && group.n_devices < DEVICES_MAX)
+            devices[group.n_devices++] = row->name;
     }
-    group->generation = 1;
-    group->built_in = 1;
-    group->created_unix_ns = txn_now_unix_ns(txn);
-    for (size_t i = 0; catalog_device_at(catalog, i); i++)
-        if (catalog_device_at(catalog, i)->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CPU &&
-            !service_group_add(group, catalog_device_at(catalog, i)->name)) {
-            message_free(&group->base);
-            return error_no_memory(err);
-        }
-    if (group->n_devices == 0) {
-        message_free(&group->base);
-        return 0;
-    }
-    struct txn_event event = {.type = "device_group.created", .device_group = "cpu"};
-    return txn_put(txn, TABLE_DEVICE_GROUP, &group->base, err) == 0 ? txn_event(txn, &event, err)
-                                                                    : err->status;
+    struct txn_event event = {.type = "device_group.created", .device_group = name};
+    if (group.n_devices == 0 || txn_put_copy(txn, TABLE_DEVICE_GROUP, &group, err) != 0)
+        return group.n_devices ? err->status : 0;
+    return txn_event(txn, &event, err);
 }
 
 static int run_probe(struct txn *txn, void *arg, struct error *err)
@@ -143,145 +127,146 @@ static bool is_on_another(const struct replica_view *view, const pb_device *devi
     return says;
 }
 
-static bool fill_use(struct fleet *fleet, const pb_device *device, device_use *use)
+/* Bytes that the replica plans on the device, less `counted` bytes of weights that were counted
+ * with another replica. */
+static uint64_t planned_on(const pb_status *status, const pb_device *device, uint64_t counted)
 {
-    const struct catalog *catalog = fleet->context->catalog;
+    uint64_t n_bytes = 0, elsewhere = counted / status->n_memory;
+    for (size_t i = 0; i < status->n_memory; i++) {
+        const pb_memory *memory = status->memory[i];
+        uint64_t planned =
+            memory->weight_bytes + memory->kv_bytes + memory->state_bytes + memory->workspace_bytes;
+        if (strcmp(memory->device, device->name) != 0)
+            continue;
+        if (device->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA &&
+            memory->expected_bytes > planned)
+            planned = memory->expected_bytes; /* also before the memory is taken */
+        n_bytes += planned > elsewhere ? planned - elsewhere : 0;
+    }
+    return n_bytes;
+}
+
+static void fill_use(const struct service_call *call, struct arena *arena,
+                     Sluice__Manager__V1__DeviceUse *use)
+{
+    const pb_device *device = use->device;
     struct ledger_shares shared = {0};
-    for (size_t i = 0; catalog_group_at(catalog, i); i++)
-        if (service_group_has(catalog_group_at(catalog, i), device->name) &&
-            !message_append_text(&use->n_device_groups, &use->device_groups,
-                                 catalog_group_at(catalog, i)->name))
-            return false;
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        const pb_replica *replica = catalog_replica_at(catalog, i);
-        const pb_group *group = catalog_group(catalog, replica->device_group);
+    CATALOG_EACH(group, group, call->catalog) {
+        if (service_group_has(group, device->name))
+            message_append_text_in(arena, &use->n_device_groups, &use->device_groups, group->name);
+    }
+    CATALOG_EACH(replica, replica, call->catalog) {
+        const pb_group *group = catalog_group(call->catalog, replica->device_group);
         struct replica_view view = {0};
         if ((int)replica->state == REPLICA_STOPPED || !group ||
             !service_group_has(group, device->name))
             continue;
-        replica_view_take(fleet, replica->id, &view);
+        replica_view_take(call->fleet, replica->id, &view);
         if (is_on_another(&view, device))
             continue;
-        if (!message_append_text(&use->n_replica_ids, &use->replica_ids, replica->id))
-            return false;
+        message_append_text_in(arena, &use->n_replica_ids, &use->replica_ids, replica->id);
         if (!view.status || !view.status->n_memory)
             continue;
         uint64_t counted = view.shared_bytes - ledger_count_once(&shared, NULL, view.shared_bytes,
                                                                  view.shared_bytes, view.shared_id);
-        for (size_t j = 0; j < view.status->n_memory; j++) {
-            const pb_memory *memory = view.status->memory[j];
-            uint64_t planned = memory->weight_bytes + memory->kv_bytes + memory->state_bytes +
-                               memory->workspace_bytes;
-            if (device->kind == SLUICE__V1__DEVICE_KIND__DEVICE_KIND_CUDA &&
-                memory->expected_bytes > planned)
-                planned = memory->expected_bytes; /* also before the memory is taken */
-            uint64_t elsewhere = counted / view.status->n_memory;
-            if (strcmp(memory->device, device->name) == 0)
-                use->planned_bytes += planned > elsewhere ? planned - elsewhere : 0;
-        }
+        use->planned_bytes += planned_on(view.status, device, counted);
     }
-    return true;
 }
 
 /* Sets a CPU's memory to the kernel's current figures, as a virtual machine's memory may grow
  * and shrink after the probe. */
-static void read_memory(device_use *use)
+static void read_memory(pb_device *device)
 {
     struct memory_limit limit;
-    if (!use->device->has_numa_node || !memory_limit_read_node("", use->device->numa_node, &limit))
+    if (!device->has_numa_node || !memory_limit_read_node("", device->numa_node, &limit))
         return;
-    use->device->memory_total_bytes = limit.total_bytes;
-    use->device->memory_free_bytes = limit.free_bytes;
+    device->memory_total_bytes = limit.total_bytes;
+    device->memory_free_bytes = limit.free_bytes;
 }
 
 /* Adds the observed figures to a device's row. `fresh`: report of a new probe, or NULL. */
-static bool overlay(struct fleet *fleet, const Sluice__Worker__V1__ProbeReport *fresh,
-                    device_use *use)
+static void overlay(const struct service_call *call, struct arena *arena,
+                    const Sluice__Worker__V1__ProbeReport *fresh,
+                    Sluice__Manager__V1__DeviceUse *use)
 {
-    const pb_hold *hold = device_hold_find(fleet->context->catalog, use->device->name);
+    struct fleet *fleet = call->fleet;
+    pb_device *device = use->device;
+    const pb_hold *hold = device_hold_find(call->catalog, device->name);
     for (size_t i = 0; fresh && i < fresh->n_devices; i++)
-        if (strcmp(fresh->devices[i]->name, use->device->name) == 0)
-            use->device->memory_free_bytes = fresh->devices[i]->memory_free_bytes;
-    read_memory(use);
+        if (strcmp(fresh->devices[i]->name, device->name) == 0)
+            device->memory_free_bytes = fresh->devices[i]->memory_free_bytes;
+    read_memory(device);
     use->promised_bytes =
-        ledger_sum(fleet, &(struct ledger_query){.device = use->device->name}).promised_bytes;
+        ledger_sum(fleet, &(struct ledger_query){.device = device->name}).promised_bytes;
     use->state = (Sluice__Manager__V1__DeviceState)(hold ? (int)hold->state : DEVICE_USABLE);
-    if (!message_set_copy(&use->hold, hold) || !device_watch_fill(fleet->device_watch, use->device))
-        return false;
-    const Sluice__V1__DeviceFigures *figures = use->device->figures;
+    use->hold = message_copy_in(arena, hold);
+    device_watch_fill(fleet->device_watch, arena, device);
+    const Sluice__V1__DeviceFigures *figures = device->figures;
     if (figures && figures->memory_total_bytes)
-        use->device->memory_free_bytes =
-            figures->memory_total_bytes > figures->memory_used_bytes
-                ? figures->memory_total_bytes - figures->memory_used_bytes
-                : 0;
-    return true;
+        device->memory_free_bytes = figures->memory_total_bytes > figures->memory_used_bytes
+                                        ? figures->memory_total_bytes - figures->memory_used_bytes
+                                        : 0;
 }
 
 static bool is_present(const struct catalog *catalog, const pb_hold *hold)
 {
-    for (size_t i = 0; catalog_device_at(catalog, i); i++)
-        if (device_hold_find(catalog, catalog_device_at(catalog, i)->name) == hold)
+    CATALOG_EACH(device, row, catalog) {
+        if (device_hold_find(catalog, row->name) == hold)
             return true;
+    }
     return false;
 }
 
-static bool fill_devices(struct service *service, const Sluice__Worker__V1__ProbeReport *fresh,
-                         list_response *response)
-{
-    struct fleet *fleet = service->fleet;
-    const struct catalog *catalog = fleet->context->catalog;
-    for (size_t i = 0; catalog_device_at(catalog, i); i++) {
-        const pb_device *device = catalog_device_at(catalog, i);
-        device_use *use = MESSAGE_NEW(device_use, sluice__manager__v1__device_use__descriptor);
-        if (!use)
-            return false;
-        if (!message_set_copy(&use->device, device) || !fill_use(fleet, device, use) ||
-            !overlay(fleet, fresh, use) ||
-            !message_append(&response->n_devices, &response->devices, use)) {
-            message_free(&use->base);
-            return false;
-        }
-    }
-    for (size_t i = 0; catalog_hold_at(catalog, i); i++)
-        if (!is_present(catalog, catalog_hold_at(catalog, i)) &&
-            !message_append_copy(&response->n_absent, &response->absent,
-                                 catalog_hold_at(catalog, i)))
-            return false;
-    return message_set(&response->cuda_unusable_reason, service->cuda_unusable_reason) &&
-           message_set(&response->nvml_unusable_reason, device_watch_why_not(fleet->device_watch));
-}
-
 /* `fresh` has the current free memory; may be NULL. */
-static void answer_devices(struct service *service, struct rpc_call *call,
-                           const Sluice__Worker__V1__ProbeReport *fresh)
+static void fill_devices(struct service_call *call, const Sluice__Worker__V1__ProbeReport *fresh)
 {
-    list_response *response =
-        MESSAGE_NEW(list_response, sluice__manager__v1__list_devices_response__descriptor);
-    bool complete = response && fill_devices(service, fresh, response);
-    service_reply(call, (ProtobufCMessage *)response, complete);
+    struct arena *arena = &call->arena;
+    Sluice__Manager__V1__ListDevicesResponse *response = call->response;
+    CATALOG_EACH(device, row, call->catalog) {
+        Sluice__Manager__V1__DeviceUse *use =
+            message_add_in(arena, &response->n_devices, &response->devices,
+                           &sluice__manager__v1__device_use__descriptor);
+        if (!use || !(use->device = message_copy_in(arena, row)))
+            return;
+        fill_use(call, arena, use);
+        overlay(call, arena, fresh, use);
+    }
+    CATALOG_EACH(hold, hold, call->catalog) {
+        if (!is_present(call->catalog, hold))
+            message_append_in(arena, &response->n_absent, &response->absent,
+                              message_copy_in(arena, hold));
+    }
+    response->cuda_unusable_reason = message_text_in(arena, call->service->cuda_unusable_reason);
+    response->nvml_unusable_reason =
+        message_text_in(arena, device_watch_why_not(call->fleet->device_watch));
 }
 
 static void free_probe(struct probe *probe)
 {
-    if (!probe->call)
-        probe->service->probing = false;
-    rpc_call_release(probe->call);
     if (probe->report)
         message_free(&probe->report->base);
     free(probe);
 }
 
+/* Ends the probe: answers the call that waits, or logs a failure. */
 static void end_probe(void *arg, const struct error *status)
 {
     struct probe *probe = arg;
-    if (status->status != 0 && probe->call)
+    struct service *service = probe->service;
+    if (!probe->call)
+        service->probing = false;
+    if (probe->call && status->status != 0) {
         service_fail(probe->call, status);
-    else if (probe->call)
-        answer_devices(probe->service, probe->call, probe->report->probe);
-    else if (status->status != 0)
+    } else if (probe->call) {
+        fill_devices(probe->call, probe->report->probe);
+        service_reply(probe->call);
+    } else if (status->status != 0 && probe->report) {
         log_warn(LOG_EVENT("devices not recorded"), LOG_STR("why", status->message));
+    } else if (status->status != 0 && status->status != STATUS_CANCELLED) {
+        log_error(LOG_EVENT("devices not probed"), LOG_STR("why", status->message));
+    }
     if (status->status == 0)
-        change_hub_notify(&probe->service->fleet->context->changes, NULL);
+        change_hub_notify(&service->fleet->context->changes, NULL);
     free_probe(probe);
 }
 
@@ -303,24 +288,17 @@ static void on_probed(void *arg, const pb_tool *report, const struct error *stat
                  0)
             return;
     }
-    if (probe->call)
-        service_fail(probe->call, &err);
-    else if (err.status != STATUS_CANCELLED)
-        log_error(LOG_EVENT("devices not probed"), LOG_STR("why", err.message));
-    free_probe(probe);
+    end_probe(probe, &err);
 }
 
-static int start_probe(struct service *service, struct rpc_call *call, struct error *err)
+/* `call` is NULL where no call waits. */
+static int start_probe(struct service *service, struct service_call *call, struct error *err)
 {
     static const char *const arguments[] = {"probe", NULL};
     struct probe *probe = calloc(1, sizeof(*probe));
     if (!probe)
         return error_no_memory(err);
-    probe->service = service;
-    if (call) {
-        rpc_call_retain(call);
-        probe->call = call;
-    }
+    *probe = (struct probe){.service = service, .call = call};
     int rc = tool_run(service->fleet->tools, arguments, NULL, on_probed, probe, err);
     if (rc != 0)
         free_probe(probe);
@@ -330,11 +308,9 @@ static int start_probe(struct service *service, struct rpc_call *call, struct er
 void service_probe_devices(struct service *service)
 {
     struct error err;
-    service->probing = true;
-    if (start_probe(service, NULL, &err) == 0)
-        return;
-    service->probing = false;
-    log_error(LOG_EVENT("devices not probed"), LOG_STR("why", err.message));
+    service->probing = start_probe(service, NULL, &err) == 0;
+    if (!service->probing)
+        log_error(LOG_EVENT("devices not probed"), LOG_STR("why", err.message));
 }
 
 bool service_is_probing(const struct service *service)
@@ -342,36 +318,34 @@ bool service_is_probing(const struct service *service)
     return service->probing;
 }
 
-void service_list_devices(struct service *service, struct rpc_call *call,
-                          const ProtobufCMessage *message)
+int service_list_devices(struct service_call *call, struct error *err)
 {
-    const Sluice__Manager__V1__ListDevicesRequest *request =
-        (const Sluice__Manager__V1__ListDevicesRequest *)message;
-    struct error err;
-    if (!request->refresh)
-        answer_devices(service, call, NULL);
-    else if (start_probe(service, call, &err) != 0)
-        service_fail(call, &err);
+    const Sluice__Manager__V1__ListDevicesRequest *request = call->request;
+    if (request->refresh)
+        return start_probe(call->service, call, err) == 0 ? SERVICE_LATER : err->status;
+    fill_devices(call, NULL);
+    return 0;
 }
 
 /* --- ReleaseDevice --- */
 
-static int apply_release(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                         ProtobufCMessage *response, struct error *err)
+static int apply_release(struct txn *txn, struct service_call *call, struct error *err)
 {
-    (void)arg;
-    return device_hold_release(txn, ((const release_request *)message)->device,
-                               &((release_response *)response)->hold, err);
+    const Sluice__Manager__V1__ReleaseDeviceRequest *request = call->request;
+    Sluice__Manager__V1__ReleaseDeviceResponse *response = call->response;
+    pb_hold *hold = NULL;
+    int rc = device_hold_release(txn, request->device, &hold, err);
+    response->hold = message_copy_in(&call->arena, hold);
+    if (hold)
+        message_free(&hold->base);
+    return rc;
 }
 
-static int check_release(struct service *service, struct rpc_call *call,
-                         const ProtobufCMessage *message, void *arg, struct error *err)
+static int check_release(struct service_call *call, struct error *err)
 {
     enum { MAX_BYTES = 96 };
-    size_t n = strlen(((const release_request *)message)->device);
-    (void)service;
-    (void)call;
-    (void)arg;
+    const Sluice__Manager__V1__ReleaseDeviceRequest *request = call->request;
+    size_t n = strlen(request->device);
     if (n == 0 || n > MAX_BYTES)
         return error_field(err, "device", "%zu bytes are not between 1 and %d", n, MAX_BYTES);
     return 0;

@@ -1,42 +1,21 @@
 /* replicas.c: DrainReplica, RestartReplica, CancelOperation. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/error.h"
-#include "manager/base/context.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
-#include "manager/base/names.h"
-#include "manager/rollout/lifecycle.h"
 #include "manager/rollout/update.h"
 #include "manager/service/audit.h"
 #include "manager/service/service.h"
-#include "manager/settings/settings.h"
-#include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
 #include "manager/store/txn.h"
 #include "manager/watch/operations.h"
-#include "proto/rpc/server/call.h"
 
-typedef Sluice__Manager__V1__DrainReplicaRequest drain_request;
-typedef Sluice__Manager__V1__DrainReplicaResponse drain_response;
-typedef Sluice__Manager__V1__RestartReplicaRequest restart_request;
-typedef Sluice__Manager__V1__RestartReplicaResponse restart_response;
-typedef Sluice__Manager__V1__CancelOperationRequest cancel_request;
-typedef Sluice__Manager__V1__CancelOperationResponse cancel_response;
-
-enum { MAX_ID_BYTES = 23 };
-
-struct replace_args {
-    struct lifecycle_limits limits;
-    uint32_t grace_ms;
-};
+/* --- DrainReplica and RestartReplica --- */
 
 /* Finds the request's replica, and checks that it is neither stopped nor draining. NULL with err
  * set. */
-static const pb_replica *find_replica(const struct catalog *catalog, const char *id, int has,
-                                      uint64_t expected_generation, struct error *err)
+static const pb_replica *find_replica(const struct service_call *call,
+                                      const struct catalog *catalog, const char *id,
+                                      struct error *err)
 {
     const pb_replica *replica = catalog_replica(catalog, id);
     if (!replica) {
@@ -44,7 +23,7 @@ static const pb_replica *find_replica(const struct catalog *catalog, const char 
         error_reason(err, REASON_REPLICA_NOT_FOUND);
         return NULL;
     }
-    if (lifecycle_check_generation(id, has, expected_generation, replica->generation, err) != 0)
+    if (service_check_generation(call, id, replica->generation, err) != 0)
         return NULL;
     if ((int)replica->state != REPLICA_STOPPED && !replica->retiring)
         return replica;
@@ -54,126 +33,66 @@ static const pb_replica *find_replica(const struct catalog *catalog, const char 
     return NULL;
 }
 
-/* --- DrainReplica and RestartReplica --- */
+static int drain(struct txn *txn, const pb_replica *replica, pb_operation *operation,
+                 struct error *err)
+{
+    struct lifecycle_target target = {replica->model, replica->version, replica->device_group};
+    return lifecycle_retire(txn, replica->id, err) == 0
+               ? lifecycle_put_replica(txn, &target, operation, err)
+               : err->status;
+}
 
-/* The common part: the operation with its first replica, checked and not yet written. `replica`
- * is a copy. NULL with err set. */
-static pb_operation *begin(struct txn *txn, enum operation_kind kind, const char *request_id,
-                           const pb_replica *replica, const struct replace_args *args,
-                           struct error *err)
+static int restart(struct txn *txn, const pb_replica *replica, struct error *err)
+{
+    pb_replica changed = *replica;
+    changed.restart_epoch = replica->epoch;
+    changed.generation++;
+    return txn_put_copy(txn, TABLE_REPLICA, &changed, err);
+}
+
+/* Replaces the process of a replica. *out_operation is the answer. */
+static int replace(struct txn *txn, struct service_call *call, enum operation_kind kind,
+                   const char *replica_id, const char *request_id, pb_operation **out_operation,
+                   struct error *err)
 {
     const struct catalog *catalog = txn_catalog(txn);
+    const pb_replica *replica = find_replica(call, catalog, replica_id, err);
+    if (!replica)
+        return err->status;
     struct lifecycle_target target = {replica->model, replica->version, replica->device_group};
-    if (lifecycle_check_free(catalog, &target, &args->limits, err) != 0)
-        return NULL;
+    if (lifecycle_check_free(catalog, &target, &call->limits, err) != 0)
+        return err->status;
     pb_operation *operation = lifecycle_operation(txn, kind, request_id, replica->model,
                                                   replica->version, replica->device_group, err);
     if (!operation)
-        return NULL;
+        return err->status;
     failpoint("replace.before_write");
     operation->n_replicas = operation->n_replicas_before = lifecycle_n_live(catalog, &target);
-    if (lifecycle_add_replica(operation, replica->id))
-        return operation;
-    message_free(&operation->base);
-    error_no_memory(err);
-    return NULL;
-}
-
-static int apply_drain(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                       ProtobufCMessage *response, struct error *err)
-{
-    const drain_request *request = (const drain_request *)message;
-    const struct replace_args *args = arg;
-    const pb_replica *row =
-        find_replica(txn_catalog(txn), request->replica_id, request->has_expected_generation,
-                     request->expected_generation, err);
-    pb_replica *replica = row ? MESSAGE_COPY(pb_replica, row) : NULL;
-    if (!replica)
-        return row ? error_no_memory(err) : err->status;
-    struct lifecycle_target target = {replica->model, replica->version, replica->device_group};
-    pb_operation *operation = begin(txn, OPERATION_DRAIN, request->request_id, replica, args, err);
-    int rc = operation ? lifecycle_retire(txn, replica->id, err) : err->status;
+    int rc = lifecycle_add_replica(operation, replica->id) ? 0 : error_no_memory(err);
     if (rc == 0)
-        rc = lifecycle_put_replica(txn, &target, operation, err);
-    if (operation)
-        rc = lifecycle_answer(txn, rc, operation, args->grace_ms,
-                              &((drain_response *)response)->operation, err);
-    message_free(&replica->base);
-    return rc;
+        rc = kind == OPERATION_DRAIN ? drain(txn, replica, operation, err)
+                                     : restart(txn, replica, err);
+    return lifecycle_answer(txn, rc, operation, call->grace_ms, &call->arena, out_operation, err);
 }
 
-static int apply_restart(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                         ProtobufCMessage *response, struct error *err)
+static int apply_drain(struct txn *txn, struct service_call *call, struct error *err)
 {
-    const restart_request *request = (const restart_request *)message;
-    const struct replace_args *args = arg;
-    const pb_replica *row =
-        find_replica(txn_catalog(txn), request->replica_id, request->has_expected_generation,
-                     request->expected_generation, err);
-    pb_replica *replica = row ? MESSAGE_COPY(pb_replica, row) : NULL;
-    if (!replica)
-        return row ? error_no_memory(err) : err->status;
-    pb_operation *operation =
-        begin(txn, OPERATION_RESTART, request->request_id, replica, args, err);
-    if (!operation) {
-        message_free(&replica->base);
-        return err->status;
-    }
-    replica->restart_epoch = replica->epoch;
-    replica->generation++;
-    int rc = txn_put(txn, TABLE_REPLICA, &replica->base, err);
-    return lifecycle_answer(txn, rc, operation, args->grace_ms,
-                            &((restart_response *)response)->operation, err);
+    const Sluice__Manager__V1__DrainReplicaRequest *request = call->request;
+    Sluice__Manager__V1__DrainReplicaResponse *response = call->response;
+    return replace(txn, call, OPERATION_DRAIN, request->replica_id, request->request_id,
+                   &response->operation, err);
 }
 
-static int check_id(const char *field, const char *id, struct error *err)
+static int apply_restart(struct txn *txn, struct service_call *call, struct error *err)
 {
-    if (!*id)
-        return error_field(err, field, "is required");
-    if (strlen(id) > MAX_ID_BYTES)
-        return error_field(err, field, "%zu bytes; %d is the limit", strlen(id), MAX_ID_BYTES);
-    return 0;
+    const Sluice__Manager__V1__RestartReplicaRequest *request = call->request;
+    Sluice__Manager__V1__RestartReplicaResponse *response = call->response;
+    return replace(txn, call, OPERATION_RESTART, request->replica_id, request->request_id,
+                   &response->operation, err);
 }
 
-static int check_drain(struct service *service, struct rpc_call *call,
-                       const ProtobufCMessage *message, void *arg, struct error *err)
-{
-    const drain_request *request = (const drain_request *)message;
-    struct replace_args *args = arg;
-    (void)call;
-    args->limits = lifecycle_limits_of(service->fleet->context->settings);
-    if (name_check_request_id(request->request_id, err) != 0 ||
-        check_id("replica_id", request->replica_id, err) != 0)
-        return err->status;
-    return service_grace(service->fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms,
-                         err);
-}
-
-static int check_restart(struct service *service, struct rpc_call *call,
-                         const ProtobufCMessage *message, void *arg, struct error *err)
-{
-    const restart_request *from = (const restart_request *)message;
-    drain_request request = SLUICE__MANAGER__V1__DRAIN_REPLICA_REQUEST__INIT;
-    request.request_id = from->request_id;
-    request.replica_id = from->replica_id;
-    request.has_grace_ms = from->has_grace_ms;
-    request.grace_ms = from->grace_ms;
-    return check_drain(service, call, &request.base, arg, err);
-}
-
-const struct service_change service_drain_replica = {
-    .arg_bytes = sizeof(struct replace_args),
-    .check = check_drain,
-    .apply = apply_drain,
-    .free_arg = free,
-};
-
-const struct service_change service_restart_replica = {
-    .arg_bytes = sizeof(struct replace_args),
-    .check = check_restart,
-    .apply = apply_restart,
-    .free_arg = free,
-};
+const struct service_change service_drain_replica = {.apply = apply_drain};
+const struct service_change service_restart_replica = {.apply = apply_restart};
 
 /* --- CancelOperation --- */
 
@@ -222,38 +141,26 @@ static int check_can_cancel(const struct catalog *catalog, const pb_operation *o
     return error_reason(err, REASON_CANNOT_CANCEL);
 }
 
-/* Undoes the changes that a load or a scale up began. */
+/* Undoes the changes that a load, a scale up or an update began. */
 static int roll_back(struct txn *txn, pb_operation *operation, uint32_t grace_ms, struct error *err)
 {
-    if ((int)operation->kind == OPERATION_UPDATE) {
-        if (update_begin_rollback(txn, operation, err) != 0)
-            return err->status;
-        failpoint("cancel.before_commit");
-        pb_operation *update = MESSAGE_COPY(pb_operation, operation);
-        return update ? lifecycle_put(txn, update, grace_ms, err) : error_no_memory(err);
-    }
-    if (lifecycle_undo(txn, operation, err) != 0 ||
-        lifecycle_bump(txn, operation->model, operation->version, err) != 0)
-        return err->status;
+    int rc = (int)operation->kind == OPERATION_UPDATE ? update_begin_rollback(txn, operation, err)
+                                                      : lifecycle_undo(txn, operation, err);
+    if (rc == 0 && (int)operation->kind != OPERATION_UPDATE)
+        rc = lifecycle_bump(txn, operation->model, operation->version, err);
+    if (rc != 0)
+        return rc;
     failpoint("cancel.before_commit");
-    pb_operation *copy = MESSAGE_COPY(pb_operation, operation);
-    return copy ? lifecycle_put(txn, copy, grace_ms, err) : error_no_memory(err);
+    pb_operation *row = MESSAGE_COPY(pb_operation, operation);
+    return row ? lifecycle_put(txn, row, grace_ms, err) : error_no_memory(err);
 }
 
-struct cancelling {
-    uint32_t grace_ms;
-    char stage[16]; /* stage when the call came; empty: unknown */
-};
-
-static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage *message_out, struct error *err)
+static int apply_cancel(struct txn *txn, struct service_call *call, struct error *err)
 {
-    cancel_response *response = (cancel_response *)message_out;
-    const cancel_request *request = (const cancel_request *)message;
-    const struct cancelling *cancelling = arg;
+    const Sluice__Manager__V1__CancelOperationRequest *request = call->request;
+    Sluice__Manager__V1__CancelOperationResponse *response = call->response;
     const struct catalog *catalog = txn_catalog(txn);
-    struct row *row = catalog_get(catalog, TABLE_OPERATION, request->id);
-    const pb_operation *old = row ? (const pb_operation *)row_message(row) : NULL;
+    const pb_operation *old = catalog_operation(catalog, request->id);
     if (!old) {
         error_set(err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", request->id);
         return error_reason(err, REASON_OPERATION_NOT_FOUND);
@@ -261,39 +168,27 @@ static int apply_cancel(struct txn *txn, const ProtobufCMessage *message, void *
     bool again = old->cancelling || (int)old->state == OPERATION_CANCELLED;
     if (!again && check_can_cancel(catalog, old, err) != 0)
         return err->status;
-    if (!message_set_copy(&response->operation, old) ||
-        (!again && !message_set(&response->operation->stage,
-                                (int)old->kind == OPERATION_UPDATE ? "rollback" : "stop")))
-        return error_no_memory(err);
-    if (again)
-        return 0;
-    response->operation->cancelling = 1;
-    response->operation->updated_unix_ns = txn_now_unix_ns(txn);
-    audit_saw_stage(txn, cancelling->stage);
-    return roll_back(txn, response->operation, cancelling->grace_ms, err);
+    pb_operation *operation = response->operation = message_copy_in(&call->arena, old);
+    if (again || !operation)
+        return operation ? 0 : error_no_memory(err);
+    operation->stage =
+        message_text_in(&call->arena, (int)old->kind == OPERATION_UPDATE ? "rollback" : "stop");
+    operation->cancelling = 1;
+    operation->updated_unix_ns = txn_now_unix_ns(txn);
+    audit_saw_stage(txn, call->arg);
+    return roll_back(txn, operation, call->grace_ms, err);
 }
 
-static int check_cancel(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *message, void *arg, struct error *err)
+/* Notes the stage at which the call came; empty: unknown. */
+static int check_cancel(struct service_call *call, struct error *err)
 {
-    const cancel_request *request = (const cancel_request *)message;
-    struct cancelling *cancelling = arg;
-    (void)call;
-    cancelling->grace_ms = (uint32_t)service->fleet->context->settings->drain_grace_ms;
-    if (name_check_request_id(request->request_id, err) != 0 ||
-        check_id("id", request->id, err) != 0)
-        return err->status;
-    pb_operation *now = operations_build(service->config.operations, request->id);
-    if (now) {
-        snprintf(cancelling->stage, sizeof(cancelling->stage), "%s", now->stage);
-        message_free(&now->base);
-    }
+    const Sluice__Manager__V1__CancelOperationRequest *request = call->request;
+    const pb_operation *now =
+        operations_build(call->service->config.operations, &call->arena, request->id);
+    (void)err;
+    call->arg = now ? now->stage : message_text_in(&call->arena, "");
     return 0;
 }
 
-const struct service_change service_cancel_operation = {
-    .arg_bytes = sizeof(struct cancelling),
-    .check = check_cancel,
-    .apply = apply_cancel,
-    .free_arg = free,
-};
+const struct service_change service_cancel_operation = {.check = check_cancel,
+                                                        .apply = apply_cancel};

@@ -1,15 +1,18 @@
 /* service.h: the RPCs of ModelManager and Routing. Handlers start on the server's threads and
  * move to the loop. There they read the loop's catalog. All changes are transactions on the
- * store thread (service_change). */
+ * store thread. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <protobuf-c/protobuf-c.h>
 
 #include "base/access/role.h"
+#include "base/arena.h"
 #include "base/error.h"
+#include "manager/base/loop_queue.h"
 #include "manager/base/pb.h"
 #include "manager/rollout/lifecycle.h"
 #include "manager/slots/fleet.h"
@@ -18,6 +21,7 @@
 struct access_gate;
 struct events;
 struct operations;
+struct plan_wish;
 struct routes;
 struct rpc_call;
 struct service;
@@ -48,8 +52,6 @@ bool service_is_probing(const struct service *service);
 
 /* groups.c: true where the device is in the group. */
 bool service_group_has(const pb_group *group, const char *device);
-/* Adds the device. False where memory is exhausted. */
-bool service_group_add(pb_group *group, const char *device);
 
 /* --- inside service/ --- */
 
@@ -61,83 +63,96 @@ struct service {
     char cuda_unusable_reason[256]; /* from the last probe */
 };
 
-/* A command is a row of the table in service.c: an RPC, the role that it needs, and one way to
- * answer. The frame there finds the role and the response type, posts the call to the loop, and
- * answers. */
+/* A call on its way through the frame in service.c. Its memory ends with the answer: no function
+ * frees a message of a call, and the frame alone handles a failed allocation (message.h). A
+ * single thread has the call at a time: the loop, or the store thread inside `apply`. */
+struct service_call {
+    struct service *service;
+    struct fleet *fleet;
+    const struct catalog *catalog; /* the loop's; `apply` uses that of the transaction */
+    struct rpc_call *rpc;          /* a reference */
+    const struct command *command;
+    const ProtobufCMethodDescriptor *method; /* its name is part of a request id's identity */
+    const void *request;                     /* lives as long as `rpc` */
+    struct arena arena;                      /* argument, answer, and all that they are made of */
+    void *response;                          /* new and empty, before it is filled */
+    /* Changes alone: */
+    void *arg; /* change->arg_bytes, zeroed before `check` */
+    struct lifecycle_limits limits;
+    uint32_t grace_ms;      /* the request's, or the default */
+    const char *model_root; /* as the settings had it at the begin of the call */
+    bool prepares;          /* `check` sets this where the change needs `prepare` */
+    /* The frame's own: */
+    ProtobufCMessage *recorded; /* the answer to this request id; owned, on the heap */
+    struct loop_task to_loop;
+};
 
-/* Answers from the loop's catalog: fills the new `response`. */
-typedef int service_read_fn(struct service *service, const ProtobufCMessage *request,
-                            ProtobufCMessage *response, struct error *err);
+/* A command is a row of the table in service.c: RPC, role, fields with names, and one
+ * way to answer. The functions of a command return 0, the status of `err`, or SERVICE_LATER. The
+ * last means that the function has taken the call. The function then ends the call with
+ * service_reply(), service_fail() or service_submit(). */
+enum { SERVICE_LATER = 1 };
+typedef int service_fn(struct service_call *call, struct error *err);
 
-/* A command that changes the state. The loop thread checks the request. The store thread applies
- * the change once per request id, and records an audit event. The answer follows when the change is
- * durable. */
+/* A command that changes the state. The store thread applies the change once per request id, and
+ * records an audit event. The answer follows when the change is durable. All members but `apply`
+ * are optional; all functions but `apply` run on the loop thread. */
 struct service_change {
-    size_t arg_bytes; /* size of the argument; 0: none */
-    /* Checks the request and fills the zeroed argument. Unused (NULL) by commands that begin with
-     * a handler of their own. */
-    int (*check)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
-                 void *arg, struct error *err);
-    /* Changes the rows and fills the new `response`. The function may read only its arguments. */
-    int (*apply)(struct txn *txn, const ProtobufCMessage *request, void *arg,
-                 ProtobufCMessage *response, struct error *err);
-    void (*free_arg)(void *arg); /* optional; called exactly once in any case; takes NULL */
+    size_t arg_bytes;
+    /* Checks the request and fills the argument. */
+    service_fn *check;
+    /* With validate_only, in place of the change: fills the response, or starts a process. */
+    service_fn *plan;
+    /* Runs once it is known that the request id was not answered before, and the change follows. */
+    service_fn *prepare;
+    /* Goes on after a service_plan() of `prepare`; the change follows. The plan is borrowed. */
+    int (*planned)(struct service_call *call, const Sluice__V1__Plan *plan, struct error *err);
+    /* Changes the rows and fills the response. The function may read only its arguments. */
+    int (*apply)(struct txn *txn, struct service_call *call, struct error *err);
     /* The change must not wait for the disk. While the disk takes no writes, `apply` runs again
      * for memory alone (txn_is_in_memory). The rows are written later. The change uses no
      * counters. */
     bool urgent;
-    /* Optional: called on the loop thread before the answer is sent. */
-    void (*done)(const ProtobufCMessage *response);
-    /* Optional: removes secrets from the copy of the answer that is kept for repeated requests. */
-    void (*redact)(ProtobufCMessage *copy);
+    /* Called before the answer is sent. */
+    void (*done)(const void *response);
+    /* Removes secrets from the shallow copy of the answer that is kept for repeated requests. */
+    void (*redact)(void *copy);
+    /* Called once at the end of the call, also after a failure of `check`. The argument may be
+     * NULL. */
+    void (*leave)(struct service_call *call);
 };
 
-/* A handler of its own, on the loop thread. The handler answers, or keeps a reference to the call
- * and answers later. */
-typedef void service_fn(struct service *service, struct rpc_call *call,
-                        const ProtobufCMessage *request);
-
-service_read_fn service_get_model, service_list_models, service_get_traffic, service_list_groups;
-service_read_fn service_list_replicas, service_get_status, service_list_keys;
-service_read_fn service_get_operation, service_list_operations;
+service_fn service_get_model, service_list_models, service_get_traffic, service_list_groups;
+service_fn service_list_replicas, service_get_status, service_list_keys, service_list_devices;
+service_fn service_get_operation, service_list_operations, service_inspect;
+extern const struct service_change service_register, service_delete_version;
+extern const struct service_change service_load, service_unload, service_scale, service_update;
+extern const struct service_change service_park, service_wake, service_wake_on_demand;
 extern const struct service_change service_set_policy, service_set_traffic, service_release_device;
 extern const struct service_change service_create_key, service_revoke_key;
 extern const struct service_change service_create_group, service_delete_group;
-extern const struct service_change service_delete_version, service_drain_replica;
-extern const struct service_change service_restart_replica, service_cancel_operation;
-service_fn service_register, service_inspect, service_list_devices;
-service_fn service_load, service_unload, service_scale, service_park, service_wake;
-service_fn service_wake_on_demand, service_update;
+extern const struct service_change service_drain_replica, service_restart_replica;
+extern const struct service_change service_cancel_operation;
 
 /* The role that "/package.Service/Method" needs; ROLE_NONE: there is no such command. Any
  * thread. */
 enum role service_role_needed(const char *path);
 
-/* Answers the call with an error. */
-void service_fail(struct rpc_call *call, const struct error *err);
-/* Answers the call with `response` if the response is `complete`, else with an error: memory is
- * exhausted. Frees the response, which may be NULL. */
-void service_reply(struct rpc_call *call, ProtobufCMessage *response, bool complete);
+/* Answers with the response, or with an error where memory is exhausted. Frees the call. */
+void service_reply(struct service_call *call);
+/* Answers with an error. Frees the call. */
+void service_fail(struct service_call *call, const struct error *err);
+/* Frees a call that was answered by others. */
+void service_drop(struct service_call *call);
+/* Submits the change, which answers and frees the call. */
+void service_submit(struct service_call *call);
 
-/* Submits the change (takes `arg`). The call keeps `request` alive. */
-void service_change(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
-                    const struct service_change *change, void *arg);
-/* Like service_change() with a copy of `arg`, which change->free_arg frees. Without memory for
- * the copy, the call is refused and nothing is freed: `arg` must not own anything yet. */
-void service_change_copy(struct service *service, struct rpc_call *call,
-                         const ProtobufCMessage *request, const struct service_change *change,
-                         const void *arg);
+/* Starts a plan (rollout/plan.h), and returns SERVICE_LATER. With validate_only the plan becomes
+ * the answer, else change->planned goes on. */
+int service_plan(struct service_call *call, const struct plan_wish *wish, struct error *err);
+/* The wish for a plan of more replicas of the deployment. */
+struct plan_wish service_wish_of(const pb_deployment *deployment, uint32_t n_replicas);
 
-typedef void service_go_on_fn(struct service *service, struct rpc_call *call,
-                              const ProtobufCMessage *request, void *arg);
-/* Answers a repeated request id again. Else calls `go_on` on the loop thread (also for an empty
- * request id), which takes `arg`. */
-void service_once(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
-                  const struct service_change *change, void *arg, service_go_on_fn *go_on);
-
-/* Checks the names of a request. `request_id`, `version` and `group` may be empty. */
-int service_check_names(const char *request_id, const char *model, const char *version,
-                        const char *group, struct error *err);
-/* Reads grace_ms of a request, or the default. INVALID_ARGUMENT beyond a day. */
-int service_grace(const struct fleet *fleet, int has, uint32_t grace_ms, uint32_t *out_grace_ms,
-                  struct error *err);
+/* Checks expected_generation of the request against the generation `is` of `what`. */
+int service_check_generation(const struct service_call *call, const char *what, uint64_t is,
+                             struct error *err);

@@ -1,23 +1,17 @@
 /* status.c: GetStatus, ListReplicas, GetOperation, ListOperations. */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/base/names.h"
 #include "manager/host/process.h"
 #include "manager/replicas/replica_view.h"
-#include "manager/rollout/lifecycle.h"
 #include "manager/service/service.h"
-#include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
 #include "manager/store/store.h"
 #include "manager/watch/operations.h"
 #include "manager/watch/routes.h"
-#include "proto/rpc/server/call.h"
 
 /* --- GetStatus --- */
 
@@ -26,57 +20,53 @@ static void fill_counts(const struct catalog *catalog,
 {
     response->n_models = (uint32_t)catalog_count(catalog, TABLE_MODEL);
     response->n_model_versions = (uint32_t)catalog_count(catalog, TABLE_MODEL_VERSION);
-    for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-        response->n_replicas += (int)catalog_replica_at(catalog, i)->state != REPLICA_STOPPED;
-        response->n_ready_replicas += (int)catalog_replica_at(catalog, i)->state == REPLICA_READY;
+    CATALOG_EACH(replica, row, catalog) {
+        response->n_replicas += (int)row->state != REPLICA_STOPPED;
+        response->n_ready_replicas += (int)row->state == REPLICA_READY;
     }
-    for (size_t i = 0; catalog_operation_at(catalog, i); i++)
-        response->n_open_operations += pb_operation_is_open(catalog_operation_at(catalog, i));
+    CATALOG_EACH(operation, row, catalog)
+        response->n_open_operations += pb_operation_is_open(row);
 }
 
-int service_get_status(struct service *service, const ProtobufCMessage *message,
-                       ProtobufCMessage *message_out, struct error *err)
+int service_get_status(struct service_call *call, struct error *err)
 {
-    struct fleet *fleet = service->fleet;
-    const struct catalog *catalog = fleet->context->catalog;
-    Sluice__Manager__V1__GetStatusResponse *response =
-        (Sluice__Manager__V1__GetStatusResponse *)message_out;
+    const struct context *context = call->fleet->context;
+    Sluice__Manager__V1__GetStatusResponse *response = call->response;
     struct store_stats stats;
-    (void)message;
-    store_stats(fleet->context->store, &stats);
-    fill_counts(catalog, response);
-    bool complete = message_set(&response->software_version, SLUICE_VERSION) &&
-                    message_set(&response->store_reason, reason_name(stats.reason)) &&
-                    routes_fill_status(service->config.routes, response);
+    (void)err;
+    store_stats(context->store, &stats);
+    fill_counts(call->catalog, response);
+    routes_fill_status(call->service->config.routes, &call->arena, response);
+    response->software_version = message_text_in(&call->arena, SLUICE_VERSION);
+    response->store_reason = message_text_in(&call->arena, reason_name(stats.reason));
     response->pid = (uint32_t)getpid();
-    response->started_unix_ns = fleet->context->started_unix_ns;
-    response->manager_epoch = catalog->manager_epoch;
-    response->generation = catalog->generation;
-    response->first_event_seq = catalog->first_event_seq;
-    response->last_event_seq = catalog->last_event_seq;
-    response->routes_generation = routes_generation(service->config.routes);
+    response->started_unix_ns = context->started_unix_ns;
+    response->manager_epoch = call->catalog->manager_epoch;
+    response->generation = call->catalog->generation;
+    response->first_event_seq = call->catalog->first_event_seq;
+    response->last_event_seq = call->catalog->last_event_seq;
+    response->routes_generation = routes_generation(call->service->config.routes);
     response->store_schema_version = stats.schema_version;
     response->store_bytes = stats.n_bytes;
-    response->n_adopted_workers = fleet->n_adopted;
+    response->n_adopted_workers = call->fleet->n_adopted;
     response->resident_bytes = process_resident_bytes(getpid());
-    return complete ? 0 : error_no_memory(err);
+    return 0;
 }
 
 /* --- ListReplicas --- */
 
-/* Adds the observed state to a copy of the row. False where memory is exhausted. */
-static bool overlay(pb_replica *replica, const struct replica_view *view)
+/* Adds the observed state to a copy of the row. */
+static void overlay(struct arena *arena, pb_replica *replica, const struct replica_view *view)
 {
     const pb_status *status = view->status;
     replica->resident_bytes = view->resident_bytes;
     replica->gpu_bytes = view->gpu_bytes;
     replica->shared_bytes = view->shared_bytes;
     replica->shared_id = view->shared_id;
-    if (!replica->last_error && view->last_error &&
-        !(replica->last_error = (pb_error *)message_from_error(view->last_error)))
-        return false;
+    if (!replica->last_error && view->last_error)
+        replica->last_error = message_from_error_in(arena, view->last_error);
     if (!status)
-        return true;
+        return;
     if (status->load) {
         replica->n_running = status->load->n_running;
         replica->n_queued = status->load->n_queued;
@@ -89,115 +79,81 @@ static bool overlay(pb_replica *replica, const struct replica_view *view)
     if (status->counters)
         replica->n_generated_tokens = status->counters->n_generated_tokens;
     replica->figures_ns = view->status_ns;
-    bool complete = true;
-    for (size_t i = 0; complete && i < status->n_ranks; i++)
-        complete = message_append_copy(&replica->n_ranks, &replica->ranks, status->ranks[i]);
-    for (size_t i = 0; complete && i < status->n_memory; i++)
-        complete = message_append_copy(&replica->n_memory, &replica->memory, status->memory[i]);
-    return complete;
+    /* The answer is sent before the next status comes. */
+    replica->n_ranks = status->n_ranks;
+    replica->ranks = status->ranks;
+    replica->n_memory = status->n_memory;
+    replica->memory = status->memory;
 }
 
-static int check_filter(const Sluice__Manager__V1__ListReplicasRequest *request, struct error *err)
+/* True where the filter is empty or equals the text. */
+static bool passes(const char *filter, const char *text)
 {
-    if ((*request->model && name_check("model", request->model, err) != 0) ||
-        (*request->version && name_check_version("version", request->version, err) != 0) ||
-        (*request->device_group && name_check("device_group", request->device_group, err) != 0))
-        return err->status;
-    return 0;
+    return !*filter || strcmp(filter, text) == 0;
 }
 
-int service_list_replicas(struct service *service, const ProtobufCMessage *message,
-                          ProtobufCMessage *message_out, struct error *err)
+int service_list_replicas(struct service_call *call, struct error *err)
 {
-    const Sluice__Manager__V1__ListReplicasRequest *request =
-        (const Sluice__Manager__V1__ListReplicasRequest *)message;
-    Sluice__Manager__V1__ListReplicasResponse *response =
-        (Sluice__Manager__V1__ListReplicasResponse *)message_out;
-    const struct catalog *catalog = service->fleet->context->catalog;
-    bool complete = true;
-    if (check_filter(request, err) != 0)
-        return err->status;
-    for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
-        const pb_replica *row = catalog_replica_at(catalog, i);
+    const Sluice__Manager__V1__ListReplicasRequest *request = call->request;
+    Sluice__Manager__V1__ListReplicasResponse *response = call->response;
+    (void)err;
+    CATALOG_EACH(replica, row, call->catalog) {
         struct replica_view view;
-        if ((*request->model && strcmp(request->model, row->model) != 0) ||
-            (*request->version && strcmp(request->version, row->version) != 0) ||
-            (*request->device_group && strcmp(request->device_group, row->device_group) != 0) ||
+        if (!passes(request->model, row->model) || !passes(request->version, row->version) ||
+            !passes(request->device_group, row->device_group) ||
             (!request->include_stopped && (int)row->state == REPLICA_STOPPED))
             continue;
-        pb_replica *replica = MESSAGE_COPY(pb_replica, row);
-        complete = replica && message_append(&response->n_replicas, &response->replicas, replica);
-        if (!complete && replica)
-            message_free(&replica->base);
-        else if (replica && replica_view_take(service->fleet, row->id, &view))
-            complete = overlay(replica, &view);
+        pb_replica *replica = message_copy_in(&call->arena, row);
+        message_append_in(&call->arena, &response->n_replicas, &response->replicas, replica);
+        if (replica && replica_view_take(call->fleet, row->id, &view))
+            overlay(&call->arena, replica, &view);
     }
-    return complete ? 0 : error_no_memory(err);
+    return 0;
 }
 
 /* --- operations --- */
 
-int service_get_operation(struct service *service, const ProtobufCMessage *message,
-                          ProtobufCMessage *response, struct error *err)
+int service_get_operation(struct service_call *call, struct error *err)
 {
-    const char *id = ((const Sluice__Manager__V1__GetOperationRequest *)message)->id;
-    pb_operation *operation = operations_build(service->config.operations, id);
-    ((Sluice__Manager__V1__GetOperationResponse *)response)->operation = operation;
-    if (operation)
-        return 0;
-    if (catalog_operation(service->fleet->context->catalog, id))
-        return error_no_memory(err);
-    error_set(err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", id);
-    return error_reason(err, REASON_OPERATION_NOT_FOUND);
-}
-
-static bool is_listed(const Sluice__Manager__V1__ListOperationsRequest *request,
-                      const pb_operation *operation)
-{
-    return (!request->open_only || pb_operation_is_open(operation)) &&
-           (!*request->model || strcmp(request->model, operation->model) == 0);
-}
-
-/* Fills a page, newest first, from the operation before the page token (or from the last). False
- * where memory is exhausted. */
-static bool fill_page(struct service *service,
-                      const Sluice__Manager__V1__ListOperationsRequest *request, size_t n_page,
-                      Sluice__Manager__V1__ListOperationsResponse *response)
-{
-    const struct catalog *catalog = service->fleet->context->catalog;
-    size_t i = *request->page_token ? catalog_find(catalog, TABLE_OPERATION, request->page_token)
-                                    : catalog_count(catalog, TABLE_OPERATION);
-    while (i-- > 0) {
-        const pb_operation *row = catalog_operation_at(catalog, i);
-        if (!is_listed(request, row))
-            continue;
-        if (response->n_operations == n_page)
-            return message_set(&response->next_page_token, response->operations[n_page - 1]->id);
-        pb_operation *operation = operations_build(service->config.operations, row->id);
-        if (!operation ||
-            !message_append(&response->n_operations, &response->operations, operation)) {
-            if (operation)
-                message_free(&operation->base);
-            return false;
-        }
+    const Sluice__Manager__V1__GetOperationRequest *request = call->request;
+    Sluice__Manager__V1__GetOperationResponse *response = call->response;
+    if (!catalog_operation(call->catalog, request->id)) {
+        error_set(err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", request->id);
+        return error_reason(err, REASON_OPERATION_NOT_FOUND);
     }
-    return true;
+    response->operation =
+        operations_build(call->service->config.operations, &call->arena, request->id);
+    return response->operation ? 0 : error_no_memory(err);
 }
 
-int service_list_operations(struct service *service, const ProtobufCMessage *message,
-                            ProtobufCMessage *response, struct error *err)
+/* Fills a page, newest first, from the operation before the page token (or from the last). */
+int service_list_operations(struct service_call *call, struct error *err)
 {
     enum { PAGE = 100, MAX_PAGE = 1000, MAX_TOKEN_BYTES = 24 };
-    const Sluice__Manager__V1__ListOperationsRequest *request =
-        (const Sluice__Manager__V1__ListOperationsRequest *)message;
-    if (request->page_size > MAX_PAGE)
-        return error_field(err, "page_size", "%u; %d is the limit", request->page_size, MAX_PAGE);
+    const Sluice__Manager__V1__ListOperationsRequest *request = call->request;
+    Sluice__Manager__V1__ListOperationsResponse *response = call->response;
+    size_t n_page = request->page_size ? request->page_size : PAGE;
+    if (n_page > MAX_PAGE)
+        return error_field(err, "page_size", "%zu; %d is the limit", n_page, MAX_PAGE);
     if (strlen(request->page_token) > MAX_TOKEN_BYTES)
         return error_field(err, "page_token", "is not the next_page_token of an earlier answer");
-    if (*request->model && name_check("model", request->model, err) != 0)
-        return err->status;
-    return fill_page(service, request, request->page_size ? request->page_size : PAGE,
-                     (Sluice__Manager__V1__ListOperationsResponse *)response)
-               ? 0
-               : error_no_memory(err);
+    size_t i = *request->page_token
+                   ? catalog_find(call->catalog, TABLE_OPERATION, request->page_token)
+                   : catalog_count(call->catalog, TABLE_OPERATION);
+    while (i-- > 0) {
+        const pb_operation *row = catalog_operation_at(call->catalog, i);
+        if ((request->open_only && !pb_operation_is_open(row)) ||
+            !passes(request->model, row->model))
+            continue;
+        if (response->n_operations == n_page) {
+            response->next_page_token = response->operations[n_page - 1]->id;
+            break;
+        }
+        pb_operation *operation =
+            operations_build(call->service->config.operations, &call->arena, row->id);
+        if (!operation)
+            return error_no_memory(err);
+        message_append_in(&call->arena, &response->n_operations, &response->operations, operation);
+    }
+    return 0;
 }

@@ -3,41 +3,24 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "manager/base/context.h"
 #include "manager/base/message.h"
-#include "manager/base/names.h"
 #include "manager/host/model_path.h"
-#include "manager/rollout/lifecycle.h"
 #include "manager/rollout/plan.h"
 #include "manager/rollout/policy.h"
 #include "manager/rollout/traffic.h"
 #include "manager/rollout/update_rules.h"
 #include "manager/service/service.h"
 #include "manager/settings/config.h"
-#include "manager/settings/settings.h"
-#include "manager/slots/fleet.h"
 #include "manager/store/catalog.h"
 #include "manager/store/txn.h"
-#include "manager/watch/build.h"
-#include "proto/rpc/server/call.h"
 
 typedef Sluice__Manager__V1__UpdateModelVersionRequest update_request;
-typedef Sluice__Manager__V1__UpdateModelVersionResponse update_response;
 
 enum { MAX_STEPS = 32, MAX_STEP_MS = 24 * 3600 * 1000, STEP_MS = 30000, MAX_REPLICAS = 64 };
-static const uint32_t default_steps[] = {10, 50, 100};
 static const double default_error_rate = 0.05, default_ttft_ratio = 3;
-
-struct update_args {
-    struct lifecycle_limits limits;
-    uint32_t grace_ms;
-    const char *model_root;
-};
 
 static int check_gates(const pb_gates *gates, struct error *err)
 {
@@ -81,15 +64,10 @@ static int check_steps(const update_request *request, struct error *err)
     return 0;
 }
 
-static int check_request(const struct fleet *fleet, const update_request *request,
-                         struct update_args *args, struct error *err)
+static int check_update(struct service_call *call, struct error *err)
 {
-    if (name_check("model", request->model, err) != 0 ||
-        name_check_version("version", request->version, err) != 0 ||
-        (*request->from_version &&
-         name_check_version("from_version", request->from_version, err) != 0) ||
-        (*request->device_group && name_check("device_group", request->device_group, err) != 0) ||
-        check_steps(request, err) != 0 || check_gates(request->gates, err) != 0 ||
+    const update_request *request = call->request;
+    if (check_steps(request, err) != 0 || check_gates(request->gates, err) != 0 ||
         config_check("config", request->config, err) != 0)
         return err->status;
     if (strcmp(request->version, request->from_version) == 0)
@@ -98,9 +76,7 @@ static int check_request(const struct fleet *fleet, const update_request *reques
     if (request->has_n_replicas && (request->n_replicas < 1 || request->n_replicas > MAX_REPLICAS))
         return error_field(err, "n_replicas", "%" PRIu32 " is not between 1 and %d",
                            request->n_replicas, MAX_REPLICAS);
-    args->limits = lifecycle_limits_of(fleet->context->settings);
-    args->model_root = fleet->context->settings->model_root;
-    return service_grace(fleet, request->has_grace_ms, request->grace_ms, &args->grace_ms, err);
+    return 0;
 }
 
 /* Finds the deployment to replace. NULL with err set. */
@@ -113,8 +89,7 @@ static const pb_deployment *find_old(const struct catalog *catalog, const update
         lifecycle_no_version(request->model, request->from_version, err);
         return NULL;
     }
-    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
-        const pb_deployment *row = catalog_deployment_at(catalog, i);
+    CATALOG_EACH(deployment, row, catalog) {
         if (strcmp(row->model, request->model) != 0 ||
             strcmp(row->version, request->version) == 0 ||
             (*request->from_version && strcmp(row->version, request->from_version) != 0) ||
@@ -140,35 +115,21 @@ static const pb_deployment *find_old(const struct catalog *catalog, const update
     return NULL;
 }
 
-/* The desired state of the new version: as the old version, with the changes of the request.
- * Owned. */
-static pb_deployment *new_deployment(const struct catalog *catalog, const update_request *request,
-                                     const struct update_args *args, const pb_deployment *old,
-                                     struct error *err)
+/* The desired state of the new version: as the old version, with the changes of the request. */
+static int make_deployment(struct service_call *call, const struct catalog *catalog,
+                           const pb_deployment *old, pb_deployment *out, struct error *err)
 {
+    const update_request *request = call->request;
     const pb_deployment *loaded =
         catalog_deployment(catalog, request->model, request->version, old->device_group);
-    pb_config *config = NULL;
-    pb_deployment *deployment = MESSAGE_COPY(pb_deployment, old);
-    bool complete = deployment && message_set(&deployment->version, request->version);
-    if (!complete)
-        error_no_memory(err);
-    if (complete && request->config) {
-        complete = model_path_of_config(args->model_root, request->config, &config, err) == 0;
-        if (complete && !message_set_copy(&deployment->config, config))
-            complete = error_no_memory(err) == 0;
-        if (config)
-            message_free(&config->base);
-    }
-    if (complete) {
-        if (request->has_n_replicas)
-            deployment->n_replicas = request->n_replicas;
-        deployment->generation = (loaded ? loaded->generation : 0) + 1;
-        return deployment;
-    }
-    if (deployment)
-        message_free(&deployment->base);
-    return NULL;
+    *out = *old;
+    out->version = request->version;
+    if (request->has_n_replicas)
+        out->n_replicas = request->n_replicas;
+    out->generation = (loaded ? loaded->generation : 0) + 1;
+    if (!request->config)
+        return 0;
+    return model_path_of_config(call->model_root, request->config, &call->arena, &out->config, err);
 }
 
 /* Where the new version is loaded already, its settings must equal the update's, with at most
@@ -189,75 +150,55 @@ static int check_loaded(const struct catalog *catalog, pb_deployment *deployment
     return 0;
 }
 
-/* Saves the traffic rule before the update. A rule without weights is saved as weights with the
- * effect of the default rule. */
-static bool save_traffic(const struct catalog *catalog, const char *model, pb_update *update)
+/* Records the traffic rule before the update. A rule without weights is recorded as weights with
+ * the effect of the default rule. */
+static const pb_traffic *traffic_before(struct arena *arena, const struct catalog *catalog,
+                                        const char *model, const char *from)
 {
     const pb_traffic *row = traffic_find(catalog, model);
     const pb_version *chosen = traffic_default(catalog, model);
-    update->had_traffic = row && row->n_weights;
-    if (update->had_traffic)
-        return message_set_copy(&update->traffic_before, row);
-    pb_traffic *traffic = MESSAGE_NEW(pb_traffic, sluice__manager__v1__traffic__descriptor);
-    bool complete = traffic && message_set(&traffic->model, model) &&
-                    traffic_set_weight(traffic, chosen ? chosen->version : update->from_version, 1);
-    if (complete)
-        traffic->sticky = 1;
-    if (complete)
-        complete = message_set_copy(&update->traffic_before, traffic);
-    if (traffic)
-        message_free(&traffic->base);
-    return complete;
+    Sluice__Manager__V1__TrafficWeight all = SLUICE__MANAGER__V1__TRAFFIC_WEIGHT__INIT;
+    Sluice__Manager__V1__TrafficWeight *weights[] = {&all};
+    pb_traffic traffic = SLUICE__MANAGER__V1__TRAFFIC__INIT;
+    if (row && row->n_weights)
+        return row;
+    all.version = message_text_in(arena, chosen ? chosen->version : from);
+    all.weight = 1;
+    traffic.model = message_text_in(arena, model);
+    traffic.n_weights = 1;
+    traffic.weights = weights;
+    traffic.sticky = 1;
+    return message_copy_in(arena, &traffic);
 }
 
-static bool save_gates(const update_request *request, pb_update *update)
+/* Adds the plan of the update to its operation. False where memory is exhausted. */
+static bool fill_update(struct service_call *call, const struct catalog *catalog,
+                        const pb_deployment *old, pb_operation *operation)
 {
+    const update_request *request = call->request;
+    pb_update update = SLUICE__MANAGER__V1__UPDATE_PROGRESS__INIT;
     pb_gates gates = SLUICE__MANAGER__V1__UPDATE_GATES__INIT;
+    uint32_t steps[] = {10, 50, 100};
     gates.has_max_error_rate = gates.has_max_ttft_ratio = 1;
     gates.max_error_rate = default_error_rate;
     gates.max_ttft_ratio = default_ttft_ratio;
-    return message_set_copy(&update->gates, request->gates ? request->gates : &gates);
+    update.gates = request->gates ? request->gates : &gates;
+    update.n_steps = request->n_steps ? request->n_steps : sizeof(steps) / sizeof(steps[0]);
+    update.steps = request->n_steps ? request->steps : steps;
+    update.step_ms = request->has_step_ms ? request->step_ms : STEP_MS;
+    update.phase = (Sluice__Manager__V1__UpdatePhase)UPDATE_LOAD;
+    update.from_version = old->version;
+    const pb_traffic *traffic = traffic_before(&call->arena, catalog, request->model, old->version);
+    update.had_traffic = traffic == traffic_find(catalog, request->model);
+    update.traffic_before = message_copy_in(&call->arena, traffic);
+    return update.traffic_before && message_set_copy(&operation->update, &update) &&
+           message_set(&operation->stage, "place");
 }
 
-static bool fill_update(const struct catalog *catalog, const update_request *request,
-                        const char *from, pb_operation *operation)
+static int check_rows(const struct service_call *call, const struct catalog *catalog,
+                      const pb_deployment *old, struct error *err)
 {
-    size_t n_steps =
-        request->n_steps ? request->n_steps : sizeof(default_steps) / sizeof(default_steps[0]);
-    pb_update *update = MESSAGE_NEW(pb_update, sluice__manager__v1__update_progress__descriptor);
-    operation->update = update;
-    if (!update || !(update->steps = calloc(n_steps, sizeof(*update->steps))))
-        return false;
-    memcpy(update->steps, request->n_steps ? request->steps : default_steps,
-           n_steps * sizeof(*update->steps));
-    update->n_steps = n_steps;
-    update->step_ms = request->has_step_ms ? request->step_ms : STEP_MS;
-    update->phase = (Sluice__Manager__V1__UpdatePhase)UPDATE_LOAD;
-    return message_set(&update->from_version, from) && save_gates(request, update) &&
-           save_traffic(catalog, request->model, update) && message_set(&operation->stage, "place");
-}
-
-/* Writes the deployment (takes it in any case), its replicas and the operation (taken in any
- * case). Also writes traffic that keeps all requests where they are. */
-static int begin(struct txn *txn, pb_deployment *deployment, pb_operation *operation,
-                 const struct update_args *args, update_response *response, struct error *err)
-{
-    struct lifecycle_target target = {operation->model, operation->version,
-                                      operation->device_group};
-    uint32_t n_replicas = deployment->n_replicas;
-    int rc = txn_put(txn, TABLE_DEPLOYMENT, &deployment->base, err);
-    if (rc == 0)
-        rc = lifecycle_fill(txn, &target, n_replicas, &args->limits, operation, err);
-    if (rc == 0)
-        rc = update_pin_traffic(txn, operation, 0, err);
-    if (rc == 0)
-        rc = lifecycle_bump(txn, target.model, target.version, err);
-    return lifecycle_answer(txn, rc, operation, args->grace_ms, &response->operation, err);
-}
-
-static int check_rows(const struct catalog *catalog, const update_request *request,
-                      const struct update_args *args, const pb_deployment *old, struct error *err)
-{
+    const update_request *request = call->request;
     const pb_version *version = catalog_version(catalog, request->model, request->version);
     const pb_group *group = catalog_group(catalog, old->device_group);
     /* An open operation on any version of the model refuses the update, as an open update
@@ -274,122 +215,83 @@ static int check_rows(const struct catalog *catalog, const update_request *reque
         policy_check_unload(catalog, request->model, old->version, err) != 0 ||
         update_check_none(catalog, request->model, err) != 0)
         return err->status;
-    return lifecycle_check_free(catalog, &all, &args->limits, err);
+    return lifecycle_check_free(catalog, &all, &call->limits, err);
 }
 
-/* Checks that the update may begin now. Returns the new deployment (owned) and *out_old, the
- * deployment to replace (borrowed). NULL with err set. */
-static pb_deployment *check_update(const struct catalog *catalog, const update_request *request,
-                                   const struct update_args *args, const pb_deployment **out_old,
-                                   struct error *err)
+/* Checks that the update may begin now. Fills in the new deployment, and returns the deployment
+ * to replace. NULL with err set. */
+static const pb_deployment *find_update(struct service_call *call, const struct catalog *catalog,
+                                        pb_deployment *out_deployment, struct error *err)
 {
+    const update_request *request = call->request;
     const pb_model *model = catalog_model(catalog, request->model);
     if (!model) {
         lifecycle_no_version(request->model, "", err);
         return NULL;
     }
-    if (lifecycle_check_generation(request->model, request->has_expected_generation,
-                                   request->expected_generation, model->generation, err) != 0)
+    if (service_check_generation(call, request->model, model->generation, err) != 0)
         return NULL;
     const pb_deployment *old = find_old(catalog, request, err);
-    if (!old || check_rows(catalog, request, args, old, err) != 0)
+    if (!old || check_rows(call, catalog, old, err) != 0 ||
+        make_deployment(call, catalog, old, out_deployment, err) != 0 ||
+        check_loaded(catalog, out_deployment, err) != 0)
         return NULL;
-    pb_deployment *deployment = new_deployment(catalog, request, args, old, err);
-    const struct lifecycle_target target =
-        deployment ? lifecycle_target_of(deployment) : lifecycle_target_of(old);
-    if (deployment &&
-        (check_loaded(catalog, deployment, err) != 0 ||
-         lifecycle_check_fill(catalog, &target, deployment->n_replicas, &args->limits, err) != 0)) {
-        message_free(&deployment->base);
-        return NULL;
-    }
-    *out_old = old;
-    return deployment;
+    const struct lifecycle_target target = lifecycle_target_of(out_deployment);
+    return lifecycle_check_fill(catalog, &target, out_deployment->n_replicas, &call->limits, err) ==
+                   0
+               ? old
+               : NULL;
 }
 
-static int apply_update(struct txn *txn, const ProtobufCMessage *message, void *arg,
-                        ProtobufCMessage *response, struct error *err)
+/* Also writes traffic that keeps all requests where they are. */
+static int apply_update(struct txn *txn, struct service_call *call, struct error *err)
 {
-    const update_request *request = (const update_request *)message;
-    const struct update_args *args = arg;
+    const update_request *request = call->request;
+    Sluice__Manager__V1__UpdateModelVersionResponse *response = call->response;
     const struct catalog *catalog = txn_catalog(txn);
-    const pb_deployment *old = NULL;
-    pb_deployment *deployment = check_update(catalog, request, args, &old, err);
-    if (!deployment)
+    pb_deployment deployment;
+    const pb_deployment *old = find_update(call, catalog, &deployment, err);
+    if (!old)
         return err->status;
-    char from[48], group[80];
-    snprintf(from, sizeof(from), "%s", old->version);
-    snprintf(group, sizeof(group), "%s", old->device_group);
+    const struct lifecycle_target target = lifecycle_target_of(&deployment);
     pb_operation *operation = lifecycle_operation(txn, OPERATION_UPDATE, request->request_id,
-                                                  request->model, request->version, group, err);
-    if (operation && fill_update(catalog, request, from, operation))
-        return begin(txn, deployment, operation, args, (update_response *)response, err);
-    message_free(&deployment->base);
+                                                  target.model, target.version, target.group, err);
     if (!operation)
         return err->status;
-    message_free(&operation->base);
-    return error_no_memory(err);
-}
-
-static const struct service_change update_change = {
-    .arg_bytes = sizeof(struct update_args), .apply = apply_update, .free_arg = free};
-
-/* --- validate_only --- */
-
-static void answer_plan(struct rpc_call *call, Sluice__V1__Plan *plan, void *arg)
-{
-    (void)arg;
-    if (!plan)
-        return;
-    update_response response = SLUICE__MANAGER__V1__UPDATE_MODEL_VERSION_RESPONSE__INIT;
-    response.plan = plan;
-    rpc_call_reply(call, &response.base);
+    int rc = fill_update(call, catalog, old, operation) ? 0 : error_no_memory(err);
+    if (rc == 0)
+        rc = txn_put_copy(txn, TABLE_DEPLOYMENT, &deployment, err);
+    if (rc == 0)
+        rc = lifecycle_fill(txn, &target, deployment.n_replicas, &call->limits, operation, err);
+    if (rc == 0)
+        rc = update_pin_traffic(txn, operation, 0, err);
+    if (rc == 0)
+        rc = lifecycle_bump(txn, target.model, target.version, err);
+    return lifecycle_answer(txn, rc, operation, call->grace_ms, &call->arena, &response->operation,
+                            err);
 }
 
 /* Plans the new version beside the old one, which keeps its memory until all traffic has moved. */
-static int plan_update(struct service *service, struct rpc_call *call,
-                       const update_request *request, const struct update_args *args,
-                       struct error *err)
+static int plan_update(struct service_call *call, struct error *err)
 {
-    const struct catalog *catalog = service->fleet->context->catalog;
-    const pb_deployment *old = NULL;
-    pb_deployment *deployment = check_update(catalog, request, args, &old, err);
-    if (!deployment)
+    pb_deployment deployment;
+    const pb_deployment *old = find_update(call, call->catalog, &deployment, err);
+    if (!old)
         return err->status;
-    struct lifecycle_target target = lifecycle_target_of(deployment);
+    struct lifecycle_target target = lifecycle_target_of(&deployment);
     struct lifecycle_target leaving = lifecycle_target_of(old);
-    uint32_t n_live = lifecycle_n_live(catalog, &target);
-    uint32_t n_leaving = lifecycle_n_live(catalog, &leaving);
-    char note[ERROR_MESSAGE_BYTES];
-    snprintf(note, sizeof(note),
-             "version %s serves beside it on %s with %" PRIu32
-             " replica%s until all its traffic has moved; then its memory "
-             "is free",
-             old->version, old->device_group, n_leaving, n_leaving == 1 ? "" : "s");
-    struct plan_wish wish = {
-        .model = target.model,
-        .version = target.version,
-        .group = target.group,
-        .tp = deployment->tp,
-        .pp = deployment->pp,
-        .config = deployment->config,
-        .n_replicas = deployment->n_replicas > n_live ? deployment->n_replicas - n_live : 0,
-        .note = note};
-    int rc = plan_run(service->fleet, call, &wish, answer_plan, NULL, err);
-    message_free(&deployment->base);
-    return rc;
+    uint32_t n_live = lifecycle_n_live(call->catalog, &target);
+    uint32_t n_leaving = lifecycle_n_live(call->catalog, &leaving);
+    struct plan_wish wish = service_wish_of(
+        &deployment, deployment.n_replicas > n_live ? deployment.n_replicas - n_live : 0);
+    wish.note =
+        message_printf_in(&call->arena,
+                          "version %s serves beside it on %s with %" PRIu32
+                          " replica%s until all its traffic has moved; then its memory "
+                          "is free",
+                          old->version, old->device_group, n_leaving, n_leaving == 1 ? "" : "s");
+    return service_plan(call, &wish, err);
 }
 
-void service_update(struct service *service, struct rpc_call *call, const ProtobufCMessage *message)
-{
-    const update_request *request = (const update_request *)message;
-    struct update_args args = {0};
-    struct error err;
-    int rc = check_request(service->fleet, request, &args, &err);
-    if (rc == 0 && request->validate_only)
-        rc = plan_update(service, call, request, &args, &err);
-    else if (rc == 0)
-        service_change_copy(service, call, message, &update_change, &args);
-    if (rc != 0)
-        service_fail(call, &err);
-}
+const struct service_change service_update = {
+    .check = check_update, .plan = plan_update, .apply = apply_update};

@@ -205,6 +205,12 @@ int txn_put(struct txn *txn, enum table table, ProtobufCMessage *message, struct
     return txn_put_extra(txn, table, message, 0, err);
 }
 
+int txn_put_copy(struct txn *txn, enum table table, const void *message, struct error *err)
+{
+    ProtobufCMessage *copy = message_copy(message);
+    return copy ? txn_put(txn, table, copy, err) : out_of_memory(txn, err);
+}
+
 int txn_delete(struct txn *txn, enum table table, const char *key, struct error *err)
 {
     struct row *row = catalog_get(txn->catalog, table, key);

@@ -19,7 +19,8 @@ struct txn;
  * recorded. The first run was undone. */
 bool txn_is_in_memory(const struct txn *txn);
 
-/* The catalog with this transaction's own writes. Borrowed until the next write. */
+/* The catalog with this transaction's own writes. Its rows stay valid until the transaction's
+ * end, also those that a later write replaces or deletes. */
 const struct catalog *txn_catalog(const struct txn *txn);
 /* Wall time of the transaction. */
 int64_t txn_now_unix_ns(const struct txn *txn);
@@ -28,6 +29,8 @@ int64_t txn_now_unix_ns(const struct txn *txn);
 int txn_put(struct txn *txn, enum table table, ProtobufCMessage *message, struct error *err);
 int txn_put_extra(struct txn *txn, enum table table, ProtobufCMessage *message, int64_t extra,
                   struct error *err);
+/* Like txn_put() with a deep copy of `message`. */
+int txn_put_copy(struct txn *txn, enum table table, const void *message, struct error *err);
 int txn_delete(struct txn *txn, enum table table, const char *key, struct error *err);
 
 struct txn_attribute {

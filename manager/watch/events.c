@@ -19,7 +19,6 @@ enum { N_RECENT = 1024, BATCH = 128, MAX_WATCHERS = 256 };
 struct watch {
     struct stream_watch stream; /* first member */
     struct events *events;
-    struct watch *next;
     uint64_t next_seq; /* next event to send; 0: the next new one */
     bool reading;      /* a read from the store is under way */
     bool over;         /* the call has ended; the end of the read frees the watch */
@@ -30,8 +29,7 @@ struct events {
     struct change_subscriber on_change;
     struct row *recent[N_RECENT]; /* by seq % N_RECENT; owns a reference to each */
     uint64_t first_recent;        /* 0: no event yet */
-    struct watch *watches;
-    size_t n_watches;
+    struct stream_watches watches;
 };
 
 /* A read from the store that is under way. */
@@ -154,13 +152,11 @@ static void send_events(struct watch *watch)
     }
 }
 
-/* Sends new events to all watches. */
-static void send_new(struct events *events)
+/* Ends the watch with the error; nothing is sent before the end. */
+static void refuse(struct watch *watch, const struct error *err)
 {
-    if (!events)
-        return;
-    for (struct watch *watch = events->watches; watch; watch = watch->next)
-        send_events(watch);
+    watch->next_seq = UINT64_MAX;
+    stream_watch_finish(&watch->stream, err);
 }
 
 static void watch_start(struct stream_watch *stream)
@@ -168,14 +164,11 @@ static void watch_start(struct stream_watch *stream)
     struct watch *watch = (struct watch *)stream;
     struct events *events = watch->events;
     struct error err;
-    watch->next = events->watches;
-    events->watches = watch;
-    if (++events->n_watches > MAX_WATCHERS) {
+    if (events->watches.n > MAX_WATCHERS) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
                   "%d watches of events are open: that is the limit", MAX_WATCHERS);
         error_reason(&err, REASON_TOO_MANY_WATCHERS);
-        watch->next_seq = UINT64_MAX;
-        stream_watch_finish(stream, &err);
+        refuse(watch, &err);
         return;
     }
     if (!watch->next_seq)
@@ -185,16 +178,13 @@ static void watch_start(struct stream_watch *stream)
                   "from_seq: %" PRIu64 " is beyond the next event, %" PRIu64, watch->next_seq,
                   last_seq(events) + 1);
         error_reason(&err, REASON_EVENTS_TO_COME);
-        watch->next_seq = UINT64_MAX;
-        stream_watch_finish(stream, &err);
-        return;
-    }
-    if (watch->next_seq < events->context->catalog->first_event_seq) {
+        refuse(watch, &err);
+    } else if (watch->next_seq < events->context->catalog->first_event_seq) {
         fail_deleted(watch);
         watch->next_seq = UINT64_MAX;
-        return;
+    } else {
+        send_events(watch);
     }
-    send_events(watch);
 }
 
 static void watch_writable(struct stream_watch *stream)
@@ -205,13 +195,6 @@ static void watch_writable(struct stream_watch *stream)
 static void watch_done(struct stream_watch *stream)
 {
     struct watch *watch = (struct watch *)stream;
-    struct watch **at = &watch->events->watches;
-    while (*at && *at != watch)
-        at = &(*at)->next;
-    if (*at) {
-        *at = watch->next;
-        watch->events->n_watches--;
-    }
     watch->over = true;
     if (!watch->reading)
         free(watch);
@@ -226,28 +209,25 @@ static const struct stream_watch_ops watch_ops = {
 void events_watch(void *context, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct events *events = context;
-    struct watch *watch = calloc(1, sizeof(*watch));
-    struct error err;
-    if (!watch) {
-        error_no_memory(&err);
-        rpc_call_finish(call, &err);
+    struct watch *watch = stream_watch_create(sizeof(*watch), call);
+    if (!watch)
         return;
-    }
     watch->events = events;
     watch->next_seq = ((const Sluice__Manager__V1__WatchEventsRequest *)request)->from_seq;
-    stream_watch_begin(&watch->stream, call, events->context, &watch_ops);
+    stream_watch_begin(&watch->stream, call, events->context, &watch_ops, &events->watches);
 }
 
 void events_end_watches(struct events *events, const struct error *status)
 {
-    for (struct watch *watch = events->watches; watch; watch = watch->next)
-        stream_watch_finish(&watch->stream, status);
+    stream_watch_finish_all(&events->watches, status);
 }
 
 static void on_change(void *arg, const char *replica_id)
 {
+    const struct events *events = arg;
     (void)replica_id;
-    send_new(arg);
+    for (struct stream_watch *watch = events->watches.first; watch; watch = watch->next)
+        send_events((struct watch *)watch);
 }
 
 int events_create(struct context *context, struct events **out_events, struct error *err)

@@ -19,19 +19,27 @@
 #include "manager/slots/weights.h"
 #include "manager/store/catalog.h"
 
-static pb_memory *find_memory(pb_operation_result *result, const char *device)
+/* A report that is being built. */
+struct report {
+    struct fleet *fleet;
+    const pb_operation *operation;
+    struct arena *arena;
+    pb_operation_result *result;
+    struct memory_report_left *left;
+};
+
+/* Adds to the row of the device; a missing row is created. NULL where memory is exhausted. */
+static pb_memory *find_memory(const struct report *report, const char *device)
 {
+    pb_operation_result *result = report->result;
     for (size_t i = 0; i < result->n_memory; i++)
         if (strcmp(result->memory[i]->device, device) == 0)
             return result->memory[i];
-    pb_memory *memory = MESSAGE_NEW(pb_memory, sluice__v1__device_memory__descriptor);
-    if (!memory)
-        return NULL;
-    if (message_set(&memory->device, device) &&
-        message_append(&result->n_memory, &result->memory, memory))
-        return memory;
-    message_free(&memory->base);
-    return NULL;
+    pb_memory *memory = message_add_in(report->arena, &result->n_memory, &result->memory,
+                                       &sluice__v1__device_memory__descriptor);
+    if (memory)
+        memory->device = message_text_in(report->arena, device);
+    return memory;
 }
 
 static uint64_t bytes_less(uint64_t a, uint64_t b)
@@ -46,11 +54,11 @@ static bool is_gpu(const pb_memory *memory)
 
 /* Adds the memory of a loaded replica. `counted_bytes` of its weights were counted with another
  * replica. */
-static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint64_t counted_bytes)
+static void add_loaded(const struct report *report, const pb_memory *from, uint64_t counted_bytes)
 {
-    pb_memory *memory = find_memory(result, from->device);
+    pb_memory *memory = find_memory(report, from->device);
     if (!memory)
-        return false;
+        return;
     if (!memory->before_bytes || from->before_bytes < memory->before_bytes)
         memory->before_bytes = from->before_bytes;
     memory->after_bytes += bytes_less(from->after_bytes, counted_bytes);
@@ -61,7 +69,6 @@ static bool add_loaded(pb_operation_result *result, const pb_memory *from, uint6
     memory->workspace_bytes += from->workspace_bytes;
     memory->free_bytes = from->free_bytes;
     memory->total_bytes = from->total_bytes;
-    return true;
 }
 
 static bool has_replica(const pb_operation *operation, const char *replica_id)
@@ -82,32 +89,37 @@ struct held {
     uint64_t before, now, expected;
 };
 
-static bool add_share(pb_operation_result *result, const char *device, const struct held *held,
-                      size_t i, size_t n)
+/* Adds the bytes to n devices in equal shares. */
+static void add_shares(const struct report *report, char *const *devices, size_t n,
+                       const struct held *held)
 {
-    pb_memory *memory = find_memory(result, device);
-    if (!memory)
-        return false;
-    memory->before_bytes += share_of(held->before, i, n);
-    memory->after_bytes += share_of(held->now, i, n);
-    memory->expected_bytes += share_of(held->expected, i, n);
-    return true;
+    for (size_t i = 0; i < n; i++) {
+        pb_memory *memory = find_memory(report, devices[i]);
+        if (!memory)
+            return;
+        memory->before_bytes += share_of(held->before, i, n);
+        memory->after_bytes += share_of(held->now, i, n);
+        memory->expected_bytes += share_of(held->expected, i, n);
+    }
 }
 
-/* Adds one replica's bytes to the devices of its group. For a replica on a GPU: its GPU memory
- * to the GPU, and the process's host memory to the machine. */
-static bool add_held(pb_operation_result *result, const pb_group *group,
-                     const struct replica_view *view, const struct held *held, bool staying)
+/* Adds host memory of one replica: to the machine for a replica on a GPU, else to the devices of
+ * its group. */
+static void add_host(const struct report *report, const pb_group *group,
+                     const struct replica_view *view, const struct held *held)
 {
-    const struct held gpu = {.before = staying ? view->gpu_bytes : view->drained_gpu_bytes,
-                             .now = view->gpu_bytes,
-                             .expected = staying ? view->gpu_bytes : 0};
+    static char cpu[] = "cpu", *const machine[] = {cpu};
     if (*view->gpu)
-        return add_share(result, "cpu", held, 0, 1) && add_share(result, view->gpu, &gpu, 0, 1);
-    for (size_t i = 0; i < group->n_devices; i++)
-        if (!add_share(result, group->devices[i], held, i, group->n_devices))
-            return false;
-    return true;
+        add_shares(report, machine, 1, held);
+    else
+        add_shares(report, group->devices, group->n_devices, held);
+}
+
+static void add_gpu(const struct report *report, const struct replica_view *view,
+                    const struct held *held)
+{
+    char *gpu[] = {(char *)(uintptr_t)view->gpu}; /* only read */
+    add_shares(report, gpu, 1, held);
 }
 
 /* Fills in free and total memory of the row's device. A GPU's figures are those of the last
@@ -144,18 +156,18 @@ static bool frees_memory(const pb_operation *operation, const pb_replica *replic
 
 /* Sums the bytes of the replicas that left: before, now, and expected to stay. Weights that
  * several replicas share count once. */
-static bool fill_released(struct fleet *fleet, const pb_operation *operation,
-                          pb_operation_result *result)
+static void fill_released(const struct report *report)
 {
-    const struct catalog *catalog = fleet->context->catalog;
+    const struct catalog *catalog = report->fleet->context->catalog;
+    const pb_operation *operation = report->operation;
     struct ledger_shares before = {0}, now = {0}, expected = {0};
     for (int staying = 0; staying < 2; staying++)
-        for (size_t i = 0; catalog_replica_at(catalog, i); i++) {
-            const pb_replica *replica = catalog_replica_at(catalog, i);
+        CATALOG_EACH(replica, replica, catalog) {
             const pb_group *group = catalog_group(catalog, replica->device_group);
             struct replica_view view;
             if (frees_memory(operation, replica) == staying || !group || !group->n_devices ||
-                !replica_view_take(fleet, replica->id, &view) || (staying && !view.resident_bytes))
+                !replica_view_take(report->fleet, replica->id, &view) ||
+                (staying && !view.resident_bytes))
                 continue;
             uint64_t held = view.resident_bytes;
             uint64_t then =
@@ -170,17 +182,20 @@ static bool fill_released(struct fleet *fleet, const pb_operation *operation,
                 staying || parks
                     ? ledger_count_once(&expected, NULL, kept, view.shared_bytes, view.shared_id)
                     : 0;
-            const struct held parts = {
+            const struct held host = {
                 .before = then,
                 .now = ledger_count_once(&now, NULL, held, view.shared_bytes, view.shared_id),
                 .expected = to_stay,
             };
-            if (!add_held(result, group, &view, &parts, staying))
-                return false;
+            const struct held gpu = {.before = staying ? view.gpu_bytes : view.drained_gpu_bytes,
+                                     .now = view.gpu_bytes,
+                                     .expected = staying ? view.gpu_bytes : 0};
+            add_host(report, group, &view, &host);
+            if (*view.gpu)
+                add_gpu(report, &view, &gpu);
         }
-    for (size_t i = 0; i < result->n_memory; i++)
-        read_device(fleet, result->memory[i]);
-    return true;
+    for (size_t i = 0; i < report->result->n_memory; i++)
+        read_device(report->fleet, report->result->memory[i]);
 }
 
 /* Packed memory, by inode numbers. */
@@ -201,56 +216,45 @@ static bool inode_set_add(struct inode_set *set, uint64_t inode)
 }
 
 /* Adds the packed memory of replicas that stay, which must not be freed. */
-static void add_staying(struct fleet *fleet, const pb_operation *operation, struct inode_set *seen)
+static void add_staying(const struct report *report, struct inode_set *seen)
 {
-    for (size_t i = 0; catalog_replica_at(fleet->context->catalog, i); i++) {
-        const pb_replica *replica = catalog_replica_at(fleet->context->catalog, i);
+    CATALOG_EACH(replica, replica, report->fleet->context->catalog) {
         struct replica_view view;
-        if (frees_memory(operation, replica) || !replica_view_take(fleet, replica->id, &view) ||
-            !view.status)
+        if (frees_memory(report->operation, replica) ||
+            !replica_view_take(report->fleet, replica->id, &view) || !view.status)
             continue;
         for (size_t j = 0; j < view.status->n_packed; j++)
             (void)inode_set_add(seen, view.status->packed[j]->inode);
     }
 }
 
-static bool add_unreleased_host(pb_operation_result *result, const pb_group *group,
-                                const struct replica_view *view, const struct held *held)
-{
-    if (*view->gpu)
-        return add_share(result, "cpu", held, 0, 1);
-    for (size_t i = 0; i < group->n_devices; i++)
-        if (!add_share(result, group->devices[i], held, i, group->n_devices))
-            return false;
-    return true;
-}
-
 /* Adds the GPU memory that the driver still counts for the process. Without NVML nothing is
  * added. */
-static bool add_unreleased_gpu(struct fleet *fleet, pb_operation_result *result,
-                               const struct replica_view *view, struct memory_report_left *left)
+static void add_unreleased_gpu(const struct report *report, const struct replica_view *view)
 {
-    const pb_device *device = catalog_device(fleet->context->catalog, view->gpu);
+    const pb_device *device = catalog_device(report->fleet->context->catalog, view->gpu);
     struct device_view seen;
     struct held held = {.now = 0};
-    if (!view->drained_pid || !device || !device_watch_view(fleet->device_watch, device, &seen) ||
-        !seen.sampled || !seen.figures.has_processes)
-        return true;
-    left->pending |= seen.sampled_unix_ns < view->ended_unix_ns;
+    if (!view->drained_pid || !device ||
+        !device_watch_view(report->fleet->device_watch, device, &seen) || !seen.sampled ||
+        !seen.figures.has_processes)
+        return;
+    report->left->pending |= seen.sampled_unix_ns < view->ended_unix_ns;
     for (uint32_t i = 0; i < seen.figures.n_processes; i++)
         if ((pid_t)seen.figures.processes[i].pid == view->drained_pid)
             held.now += seen.figures.processes[i].bytes;
-    return !held.now || add_share(result, view->gpu, &held, 0, 1);
+    if (held.now)
+        add_gpu(report, view, &held);
 }
 
 /* Adds the memory that is still held though the replicas have ended. */
-static bool add_unreleased(struct fleet *fleet, const pb_operation *operation,
-                           pb_operation_result *result, struct memory_report_left *left)
+static void add_unreleased(const struct report *report)
 {
-    const struct catalog *catalog = fleet->context->catalog;
+    const pb_operation *operation = report->operation;
+    const struct catalog *catalog = report->fleet->context->catalog;
     struct inode_set seen = {.n = 0};
-    weights_sweep(fleet->weights); /* the manager closes its own descriptors first */
-    add_staying(fleet, operation, &seen);
+    weights_sweep(report->fleet->weights); /* the manager closes its own descriptors first */
+    add_staying(report, &seen);
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
         const pb_replica *replica = catalog_replica(catalog, operation->replica_ids[i]);
         const pb_group *group = replica ? catalog_group(catalog, replica->device_group) : NULL;
@@ -258,7 +262,7 @@ static bool add_unreleased(struct fleet *fleet, const pb_operation *operation,
         struct replica_view view;
         pid_t holder;
         if (!group || !group->n_devices || !frees_memory(operation, replica) ||
-            !replica_view_take(fleet, replica->id, &view))
+            !replica_view_take(report->fleet, replica->id, &view))
             continue;
         bool parks = (int)operation->kind == OPERATION_PARK && !replica->retiring;
         for (size_t j = 0; !parks && j < view.n_drained_inodes; j++)
@@ -267,13 +271,12 @@ static bool add_unreleased(struct fleet *fleet, const pb_operation *operation,
         struct held held = {.now = view.lingering_bytes +
                                    process_memory_held(own.inodes, own.n, &holder)};
         if (holder)
-            left->holder = holder;
-        if (held.now && !add_unreleased_host(result, group, &view, &held))
-            return false;
-        if (*view.gpu && !add_unreleased_gpu(fleet, result, &view, left))
-            return false;
+            report->left->holder = holder;
+        if (held.now)
+            add_host(report, group, &view, &held);
+        if (*view.gpu)
+            add_unreleased_gpu(report, &view);
     }
-    return true;
 }
 
 static int check_device(const char *device, const struct held *held, pid_t holder, const char *then,
@@ -323,18 +326,16 @@ static bool any_left(struct fleet *fleet, const pb_operation *operation)
     return (int)operation->kind == OPERATION_UNLOAD;
 }
 
-pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation *operation,
+pb_operation_result *memory_report_build(struct fleet *fleet, struct arena *arena,
+                                         const pb_operation *operation,
                                          struct memory_report_left *out_left)
 {
-    *out_left = (struct memory_report_left){.holder = 0};
+    *out_left = (struct memory_report_left){.some = any_left(fleet, operation)};
     pb_operation_result *result =
-        MESSAGE_NEW(pb_operation_result, sluice__manager__v1__operation_result__descriptor);
-    if (!result)
-        return NULL;
+        message_new_in(arena, &sluice__manager__v1__operation_result__descriptor);
+    const struct report report = {fleet, operation, arena, result, out_left};
     struct ledger_shares shared = {0};
-    bool released = any_left(fleet, operation), complete = true;
-    out_left->some = released;
-    for (size_t i = 0; i < operation->n_replica_ids; i++) {
+    for (size_t i = 0; result && i < operation->n_replica_ids; i++) {
         const pb_replica *replica =
             catalog_replica(fleet->context->catalog, operation->replica_ids[i]);
         struct replica_view view;
@@ -343,18 +344,16 @@ pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation
         result->n_finished += view.n_finished;
         result->n_ended += view.n_ended;
         result->n_ready_replicas += (int)replica->state == REPLICA_READY;
-        if (released || !view.status)
+        if (out_left->some || !view.status)
             continue;
         uint64_t counted = view.shared_bytes - ledger_count_once(&shared, NULL, view.shared_bytes,
                                                                  view.shared_bytes, view.shared_id);
-        for (size_t j = 0; complete && j < view.status->n_memory; j++)
-            complete = add_loaded(result, view.status->memory[j], counted / view.status->n_memory);
+        for (size_t j = 0; j < view.status->n_memory; j++)
+            add_loaded(&report, view.status->memory[j], counted / view.status->n_memory);
     }
-    if (released && complete)
-        complete = fill_released(fleet, operation, result) &&
-                   add_unreleased(fleet, operation, result, out_left);
-    if (complete)
-        return result;
-    message_free(&result->base);
-    return NULL;
+    if (result && out_left->some) {
+        fill_released(&report);
+        add_unreleased(&report);
+    }
+    return result;
 }

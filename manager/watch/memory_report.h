@@ -7,6 +7,7 @@
 #include "manager/base/pb.h"
 #include "manager/slots/fleet.h"
 
+struct arena;
 struct error;
 
 /* Memory is allocated in pages: up to this much more than expected may remain. */
@@ -27,8 +28,9 @@ struct memory_report_left {
  * Three parts make the bytes "now" of a replica that left. The first are resident pages of its
  * processes that still exist. The second are its packed weights, if any process of this user has
  * them open. The third, on a GPU, is the memory of its processes by NVML. So other processes on
- * the device make no difference. NULL where memory is exhausted. */
-pb_operation_result *memory_report_build(struct fleet *fleet, const pb_operation *operation,
+ * the device make no difference. In the arena. */
+pb_operation_result *memory_report_build(struct fleet *fleet, struct arena *arena,
+                                         const pb_operation *operation,
                                          struct memory_report_left *out_left);
 
 /* INTERNAL, reason MEMORY_NOT_RELEASED, where the replicas have ended and the machine or a GPU

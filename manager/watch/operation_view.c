@@ -66,25 +66,21 @@ static enum stage replica_stage(int kind, const pb_replica *replica, const pb_st
     }
 }
 
-/* Adds the ranks of a status. False where memory is exhausted. */
-static bool add_ranks(pb_operation *operation, const char *replica_id, const pb_status *status)
+static void add_ranks(struct arena *arena, pb_operation *operation, const char *replica_id,
+                      const pb_status *status)
 {
     for (size_t i = 0; i < status->n_ranks; i++) {
-        pb_operation_rank *rank =
-            MESSAGE_NEW(pb_operation_rank, sluice__manager__v1__operation_rank__descriptor);
-        if (!rank || !message_set(&rank->replica_id, replica_id) ||
-            !message_set_copy(&rank->progress, status->ranks[i]) ||
-            !message_append(&operation->n_ranks, &operation->ranks, rank)) {
-            if (rank)
-                message_free(&rank->base);
-            return false;
-        }
+        pb_operation_rank *rank = message_add_in(arena, &operation->n_ranks, &operation->ranks,
+                                                 &sluice__manager__v1__operation_rank__descriptor);
+        if (!rank)
+            return;
+        rank->replica_id = message_text_in(arena, replica_id);
+        rank->progress = message_copy_in(arena, status->ranks[i]);
         operation->bytes_done += status->ranks[i]->bytes_done;
         operation->bytes_total += status->ranks[i]->bytes_total;
     }
     if (status->eta_ms > operation->eta_ms)
         operation->eta_ms = status->eta_ms;
-    return true;
 }
 
 /* The first failed replica of the operation (in the catalog), or NULL. */
@@ -105,7 +101,8 @@ static const char *failed_stage(const pb_replica *replica)
     return *replica->failed_stage ? replica->failed_stage : stage_names[STAGE_START];
 }
 
-bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_operation *operation)
+void operation_view_overlay(struct fleet *fleet, struct updates *updates, struct arena *arena,
+                            pb_operation *operation)
 {
     enum stage stage = STAGE_DONE, leaving = STAGE_DONE;
     for (size_t i = 0; i < operation->n_replica_ids; i++) {
@@ -116,8 +113,8 @@ bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_ope
         enum stage of_replica = replica_stage(operation->kind, replica, view.status);
         bool leaves = replica && is_leaving(operation->kind, replica);
         bool loads = !leaves && (int)operation->kind != OPERATION_PARK;
-        if (loads && view.status && !add_ranks(operation, id, view.status))
-            return false;
+        if (loads && view.status)
+            add_ranks(arena, operation, id, view.status);
         enum stage *of_kind = leaves ? &leaving : &stage;
         *of_kind = of_replica < *of_kind ? of_replica : *of_kind;
     }
@@ -126,9 +123,9 @@ bool operation_view_overlay(struct fleet *fleet, struct updates *updates, pb_ope
     const pb_replica *failed = first_failed(fleet, operation);
     if (leaving == STAGE_DONE && stage == STAGE_DONE && failed)
         name = failed_stage(failed);
-    if (!message_set(&operation->stage, name))
-        return false;
-    return !operation->update || updates_overlay(updates, operation);
+    operation->stage = message_text_in(arena, name);
+    if (operation->update)
+        updates_overlay(updates, arena, operation);
 }
 
 const char *operation_view_final_stage(const struct fleet *fleet, const pb_operation *operation,
@@ -161,24 +158,24 @@ static const char *advice_after(const pb_operation *operation)
     }
 }
 
-pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *operation,
-                               enum reason reason)
+pb_error *operation_view_error(const struct fleet *fleet, struct arena *arena,
+                               const pb_operation *operation, enum reason reason)
 {
     struct error err;
     if (operation->update && operation->update->error)
-        return MESSAGE_COPY(pb_error, operation->update->error);
+        return message_copy_in(arena, operation->update->error);
     const pb_replica *replica = operation->cancelling ? NULL : first_failed(fleet, operation);
     if (replica && replica->last_error && reason_is(replica->reason, REASON_LOAD_FAILED))
-        return MESSAGE_COPY(pb_error, replica->last_error);
+        return message_copy_in(arena, replica->last_error);
     if (replica) {
         error_set(&err, STATUS_UNAVAILABLE, "replica %s failed (%s)%s%s%s", replica->id,
                   replica->reason, replica->last_error ? ": " : "",
                   replica->last_error ? replica->last_error->message : "", advice_after(operation));
         error_reason_parse(&err, replica->reason);
-        return (pb_error *)message_from_error(&err);
+        return message_from_error_in(arena, &err);
     }
     if (reason == REASON_WEIGHTS_NOT_KEPT && park_copy_why_not(fleet, operation, &err))
-        return (pb_error *)message_from_error(&err);
+        return message_from_error_in(arena, &err);
     if (reason == REASON_NOTHING_KEPT) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED,
                   "%s/%s stays parked without kept weights: its process ended before a park copy "
@@ -186,15 +183,15 @@ pb_error *operation_view_error(const struct fleet *fleet, const pb_operation *op
                   "reads the file",
                   operation->model, operation->version, operation->device_group);
         error_reason(&err, reason);
-        return (pb_error *)message_from_error(&err);
+        return message_from_error_in(arena, &err);
     }
     const pb_group *group = catalog_group(fleet->context->catalog, operation->device_group);
     if (reason && !operation->cancelling && group &&
         device_hold_check(fleet->context->catalog, group, UINT32_MAX, &err) != 0)
-        return (pb_error *)message_from_error(&err); /* the replicas wait for held devices */
+        return message_from_error_in(arena, &err); /* the replicas wait for held devices */
     error_set(&err, STATUS_CANCELLED, "%s",
               operation->cancelling ? "cancelled by a command; its changes were undone"
                                     : "the version was unloaded before it was ready");
     error_reason(&err, reason ? reason : REASON_CANCELLED);
-    return (pb_error *)message_from_error(&err);
+    return message_from_error_in(arena, &err);
 }

@@ -6,6 +6,7 @@
 
 #include <ev.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_map.h"
@@ -45,16 +46,13 @@ struct entry {
     int64_t unreleased_ns; /* since when the memory of unloaded replicas is not freed; 0: it is
                             * freed */
     uint64_t n_changes;
-    uint8_t *last; /* the last view, packed; owned */
-    size_t n_last;
+    struct message_image last; /* the last view */
 };
 
 struct watch {
     struct stream_watch stream; /* first member */
     struct operations *operations;
-    struct watch *next;
     bool once;
-    bool linked;
     uint64_t sent_revision;
     uint32_t timeout_ms;
     ev_timer timer;
@@ -67,7 +65,7 @@ struct operations {
     struct change_subscriber on_change, on_progress;
     struct hash_map entries; /* id → struct entry */
     int64_t hold_until_ns;   /* when to retry after a failed allocation of an entry */
-    struct watch *watches;
+    struct stream_watches watches;
 };
 
 static struct entry *ensure_entry(struct operations *operations, const char *id)
@@ -88,7 +86,7 @@ static struct entry *ensure_entry(struct operations *operations, const char *id)
 
 static void entry_destroy(struct entry *entry)
 {
-    free(entry->last);
+    message_image_fini(&entry->last);
     free(entry);
 }
 
@@ -99,41 +97,32 @@ static void entry_destroy(struct entry *entry)
 static bool set_revision(struct operations *operations, struct entry *entry,
                          pb_operation *operation)
 {
-    uint64_t first = operations->fleet->context->catalog->first_revision;
     operation->revision = 0;
-    size_t n_bytes = protobuf_c_message_get_packed_size(&operation->base);
-    uint8_t *bytes = entry ? malloc(n_bytes ? n_bytes : 1) : NULL;
-    if (!bytes)
+    enum message_change change =
+        entry ? message_image_update(&entry->last, &operation->base) : MESSAGE_NO_MEMORY;
+    if (change == MESSAGE_NO_MEMORY)
         return false;
-    protobuf_c_message_pack(&operation->base, bytes);
-    if (!entry->last || entry->n_last != n_bytes || memcmp(entry->last, bytes, n_bytes) != 0) {
-        free(entry->last);
-        entry->last = bytes;
-        entry->n_last = n_bytes;
-        entry->n_changes++;
-    } else {
-        free(bytes);
-    }
-    operation->revision = first + entry->n_changes;
+    entry->n_changes += change == MESSAGE_CHANGED;
+    operation->revision = operations->fleet->context->catalog->first_revision + entry->n_changes;
     return true;
 }
 
-pb_operation *operations_build(struct operations *operations, const char *id)
+pb_operation *operations_build(struct operations *operations, struct arena *arena, const char *id)
 {
     const struct catalog *catalog = operations->fleet->context->catalog;
     const pb_operation *row = catalog_operation(catalog, id);
-    pb_operation *operation = MESSAGE_COPY(pb_operation, row);
+    pb_operation *operation = message_copy_in(arena, row);
     if (!operation)
         return NULL;
     if (!pb_operation_is_open(row)) {
         /* final: an ended operation does not change */
         operation->revision = catalog->manager_epoch << 32 | UINT32_MAX;
-    } else if (!operation_view_overlay(operations->fleet, operations->updates, operation) ||
-               !set_revision(operations, ensure_entry(operations, id), operation)) {
-        message_free(&operation->base);
-        return NULL;
+        return operation;
     }
-    return operation;
+    operation_view_overlay(operations->fleet, operations->updates, arena, operation);
+    return !arena->exhausted && set_revision(operations, ensure_entry(operations, id), operation)
+               ? operation
+               : NULL;
 }
 
 /* --- watches --- */
@@ -170,40 +159,38 @@ static void send_view(struct watch *watch, pb_operation *operation)
 static void send_current(struct watch *watch)
 {
     struct error err;
-    pb_operation *operation = operations_build(watch->operations, watch->id);
+    struct arena arena;
+    arena_init(&arena, 0, 0);
+    pb_operation *operation = operations_build(watch->operations, &arena, watch->id);
     if (operation) {
         send_view(watch, operation);
-        message_free(&operation->base);
-        return;
-    }
-    if (catalog_operation(watch->operations->fleet->context->catalog, watch->id)) {
+    } else if (catalog_operation(watch->operations->fleet->context->catalog, watch->id)) {
         error_no_memory(&err);
         stream_watch_finish(&watch->stream, &err);
-        return;
+    } else {
+        error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", watch->id);
+        snprintf(err.field, sizeof(err.field), "id");
+        stream_watch_finish(&watch->stream, &err);
     }
-    error_set(&err, STATUS_NOT_FOUND, "id: no operation \"%.40s\"", watch->id);
-    snprintf(err.field, sizeof(err.field), "id");
-    stream_watch_finish(&watch->stream, &err);
+    arena_fini(&arena);
 }
 
 static void on_wait_timeout(struct ev_loop *loop, ev_timer *timer, int events)
 {
     struct watch *watch = timer->data;
+    struct arena arena;
     (void)loop;
     (void)events;
-    pb_operation *operation = operations_build(watch->operations, watch->id);
-    if (operation) {
+    arena_init(&arena, 0, 0);
+    pb_operation *operation = operations_build(watch->operations, &arena, watch->id);
+    if (operation)
         answer_wait(watch, operation);
-        message_free(&operation->base);
-    }
+    arena_fini(&arena);
 }
 
 static void watch_start(struct stream_watch *stream)
 {
     struct watch *watch = (struct watch *)stream;
-    watch->next = watch->operations->watches;
-    watch->operations->watches = watch;
-    watch->linked = true;
     if (watch->once && watch->timeout_ms) {
         ev_timer_set(&watch->timer, (double)watch->timeout_ms / 1e3, 0.);
         ev_timer_start(watch->operations->fleet->context->loop, &watch->timer);
@@ -219,11 +206,6 @@ static void watch_writable(struct stream_watch *stream)
 static void watch_done(struct stream_watch *stream)
 {
     struct watch *watch = (struct watch *)stream;
-    struct watch **at = &watch->operations->watches;
-    while (*at && *at != watch)
-        at = &(*at)->next;
-    if (*at)
-        *at = watch->next;
     ev_timer_stop(watch->operations->fleet->context->loop, &watch->timer);
     free(watch);
 }
@@ -238,25 +220,23 @@ void operations_watch(struct operations *operations, struct rpc_call *call, cons
                       bool once, uint32_t timeout_ms)
 {
     size_t n_id = strlen(id) + 1;
-    struct watch *watch = calloc(1, sizeof(*watch) + n_id);
-    if (!watch) {
-        struct error err;
-        error_no_memory(&err);
-        rpc_call_finish(call, &err);
+    struct watch *watch = stream_watch_create(sizeof(*watch) + n_id, call);
+    if (!watch)
         return;
-    }
     watch->operations = operations;
     watch->once = once;
     watch->timeout_ms = timeout_ms;
     memcpy(watch->id, id, n_id);
     ev_timer_init(&watch->timer, on_wait_timeout, 0., 0.);
     watch->timer.data = watch;
-    stream_watch_begin(&watch->stream, call, operations->fleet->context, &watch_ops);
+    stream_watch_begin(&watch->stream, call, operations->fleet->context, &watch_ops,
+                       &operations->watches);
 }
 
 static void send_all(struct operations *operations, const char *replica_id)
 {
-    for (struct watch *watch = operations->watches; watch; watch = watch->next) {
+    for (struct stream_watch *at = operations->watches.first; at; at = at->next) {
+        struct watch *watch = (struct watch *)at;
         const pb_operation *row = catalog_operation(operations->fleet->context->catalog, watch->id);
         bool concerned = !replica_id || !row;
         for (size_t i = 0; !concerned && i < row->n_replica_ids; i++)
@@ -289,8 +269,7 @@ static void on_change(void *arg, const char *replica_id)
 
 void operations_end_watches(struct operations *operations, const struct error *status)
 {
-    for (struct watch *watch = operations->watches; watch; watch = watch->next)
-        stream_watch_finish(&watch->stream, status);
+    stream_watch_finish_all(&operations->watches, status);
 }
 
 /* --- the end --- */
@@ -333,9 +312,16 @@ static uint32_t grace_ms(void *arg, const char *replica_id)
 struct ending {
     struct operations *operations;
     char id[ID_BYTES];
-    pb_operation *operation; /* the row to record; owned */
+    struct arena arena;
+    pb_operation *operation; /* the row to record; in the arena */
     bool not_kept;           /* a park whose replica serves on, as the park copy failed */
 };
+
+static void ending_destroy(struct ending *ending)
+{
+    arena_fini(&ending->arena);
+    free(ending);
+}
 
 static int run_ending(struct txn *txn, void *arg, struct error *err)
 {
@@ -370,33 +356,31 @@ static void end_ending(void *arg, const struct error *status)
     if (status->status == 0)
         log_info(LOG_EVENT("operation ended"), LOG_STR("operation", ending->id),
                  LOG_STR("state", pb_operation_state_name(ending->operation->state)));
-    message_free(&ending->operation->base);
-    free(ending);
+    ending_destroy(ending);
     if (status->status != STATUS_CANCELLED)
         change_hub_notify(&fleet->context->changes, NULL);
 }
 
-/* The row to record for the end; owned. NULL where memory is exhausted. *out_left belongs to its
- * memory report (memory_report.h). */
-static pb_operation *build_end(struct operations *operations, const char *id,
-                               enum operation_state state, enum reason reason,
-                               struct memory_report_left *out_left)
+/* Builds the row to record for the end. False where memory is exhausted. *out_left belongs to
+ * its memory report (memory_report.h). */
+static bool build_end(struct ending *ending, const char *id, enum operation_state state,
+                      enum reason reason, struct memory_report_left *out_left)
 {
-    pb_operation *operation = operations_build(operations, id);
+    struct operations *operations = ending->operations;
+    struct fleet *fleet = operations->fleet;
+    struct arena *arena = &ending->arena;
+    pb_operation *operation = operations_build(operations, arena, id);
     if (!operation)
-        return NULL;
+        return false;
     operation->state = (Sluice__Manager__V1__OperationState)state;
     operation->eta_ms = 0;
     operation->revision = 0;
     if (state != OPERATION_DONE)
-        operation->error = operation_view_error(operations->fleet, operation, reason);
-    operation->result = memory_report_build(operations->fleet, operation, out_left);
-    if (message_set(&operation->stage,
-                    operation_view_final_stage(operations->fleet, operation, state)) &&
-        (operation->error || state == OPERATION_DONE) && operation->result)
-        return operation;
-    message_free(&operation->base);
-    return NULL;
+        operation->error = operation_view_error(fleet, arena, operation, reason);
+    operation->result = memory_report_build(fleet, arena, operation, out_left);
+    operation->stage = message_text_in(arena, operation_view_final_stage(fleet, operation, state));
+    ending->operation = operation;
+    return !arena->exhausted;
 }
 
 static const char *what_was_done(const pb_operation *operation)
@@ -412,34 +396,33 @@ static const char *what_was_done(const pb_operation *operation)
 }
 
 /* Records memory that was not freed. Unload and park exist to free memory, so they fail; other
- * operations keep their state and only note it. False where memory is exhausted. */
-static bool record_unreleased(pb_operation *operation, const struct error *err)
+ * operations keep their state and only note it. */
+static void record_unreleased(struct ending *ending, const struct error *err)
 {
+    pb_operation *operation = ending->operation;
     int kind = (int)operation->kind;
-    pb_error *error = (pb_error *)message_from_error(err);
-    if (!error)
-        return false;
+    pb_error *error = message_from_error_in(&ending->arena, err);
     if ((int)operation->state != OPERATION_DONE ||
         (kind != OPERATION_UNLOAD && kind != OPERATION_PARK && kind != OPERATION_SCALE)) {
         operation->result->unreleased = error;
-        return true;
+        return;
     }
     operation->state = (Sluice__Manager__V1__OperationState)OPERATION_FAILED;
     operation->error = error;
-    return message_set(&operation->stage, "stop");
+    operation->stage = message_text_in(&ending->arena, "stop");
 }
 
-/* True once the memory of the replicas that left is freed, or the wait for it is over. False
- * also where memory is exhausted. */
-static bool is_settled(struct entry *entry, pb_operation *operation,
+/* True once the memory of the replicas that left is freed, or the wait for it is over. Else the
+ * entry is held until the next try. */
+static bool is_settled(struct entry *entry, struct ending *ending,
                        const struct memory_report_left *left)
 {
     struct error err;
     int64_t now_ns = clock_now_ns();
     if (!left->some)
         return true;
-    bool back =
-        memory_report_check_released(operation->result, left, what_was_done(operation), &err) == 0;
+    bool back = memory_report_check_released(ending->operation->result, left,
+                                             what_was_done(ending->operation), &err) == 0;
     if (back && !left->pending)
         return true;
     if (!entry->unreleased_ns)
@@ -448,16 +431,34 @@ static bool is_settled(struct entry *entry, pb_operation *operation,
         entry->hold_until_ns = now_ns + release_poll_ns;
         return false;
     }
-    if (back)
-        return true;                                 /* the driver does not answer */
-    entry->hold_until_ns = now_ns + refused_hold_ns; /* in case there is no memory for the error */
-    return record_unreleased(operation, &err);
+    if (!back) /* else the driver does not answer */
+        record_unreleased(ending, &err);
+    return true;
+}
+
+/* Submits the record of the end. On failure the entry stays held until the next try. */
+static void record_end(struct entry *entry, struct ending *ending, enum operation_state state)
+{
+    struct fleet *fleet = ending->operations->fleet;
+    struct error err;
+    failpoint("finish.before_record");
+    ending->operation->result->elapsed_ms =
+        (uint64_t)(entry->age_ns + clock_now_ns() - entry->since_ns) / NS_PER_MS;
+    ending->not_kept = (int)ending->operation->kind == OPERATION_PARK &&
+                       state == OPERATION_FAILED &&
+                       park_copy_why_not(fleet, ending->operation, &err);
+    memcpy(ending->id, entry->id, sizeof(ending->id));
+    if (store_submit(fleet->context->store, run_ending, end_ending, ending, &err) == 0) {
+        entry->busy = true;
+        entry->hold_until_ns = 0;
+        return;
+    }
+    ending_destroy(ending);
 }
 
 static void finish(void *arg, const char *id, enum operation_state state, enum reason reason)
 {
     struct operations *operations = arg;
-    struct error err;
     struct memory_report_left left = {.holder = 0};
     if (state == OPERATION_CANCELLED && seeded_bug("I2_leaves_an_operation_open"))
         return;
@@ -467,31 +468,16 @@ static void finish(void *arg, const char *id, enum operation_state state, enum r
         operations->hold_until_ns = clock_now_ns() + refused_hold_ns;
         return;
     }
-    if (ending)
-        ending->operation = build_end(operations, id, state, reason, &left);
-    if (ending && ending->operation && !is_settled(entry, ending->operation, &left)) {
-        message_free(&ending->operation->base);
-        free(ending);
+    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* the next try after a failure */
+    if (!ending)
         return;
-    }
-    if (ending && ending->operation) {
-        failpoint("finish.before_record");
-        ending->operation->result->elapsed_ms =
-            (uint64_t)(entry->age_ns + clock_now_ns() - entry->since_ns) / NS_PER_MS;
-        ending->operations = operations;
-        ending->not_kept = (int)ending->operation->kind == OPERATION_PARK &&
-                           state == OPERATION_FAILED &&
-                           park_copy_why_not(operations->fleet, ending->operation, &err);
-        memcpy(ending->id, entry->id, sizeof(ending->id));
-        if (store_submit(operations->fleet->context->store, run_ending, end_ending, ending, &err) ==
-            0) {
-            entry->busy = true;
-            return;
-        }
-        message_free(&ending->operation->base);
-    }
-    free(ending);
-    entry->hold_until_ns = clock_now_ns() + refused_hold_ns; /* tried again then */
+    ending->operations = operations;
+    arena_init(&ending->arena, 0, 0);
+    if (build_end(ending, id, state, reason, &left) && is_settled(entry, ending, &left) &&
+        !ending->arena.exhausted)
+        record_end(entry, ending, state);
+    else
+        ending_destroy(ending);
 }
 
 struct operation_ops operations_ops(struct operations *operations)

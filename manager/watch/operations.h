@@ -10,6 +10,7 @@
 #include "manager/replicas/operation_ops.h"
 #include "manager/slots/fleet.h"
 
+struct arena;
 struct error;
 struct operations;
 struct rpc_call;
@@ -21,9 +22,9 @@ void operations_destroy(struct operations *operations);
 /* Ends every watch and wait with `status`: the manager is stopping. */
 void operations_end_watches(struct operations *operations, const struct error *status);
 
-/* The operation with its current progress; owned (message_free). NULL: no such id, or memory is
+/* The operation with its current progress, in the arena. NULL: no such id, or memory is
  * exhausted. */
-pb_operation *operations_build(struct operations *operations, const char *id);
+pb_operation *operations_build(struct operations *operations, struct arena *arena, const char *id);
 
 /* The functions that supervisor and updates call; valid as long as `operations`. */
 struct operation_ops operations_ops(struct operations *operations);

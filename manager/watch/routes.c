@@ -6,6 +6,7 @@
 
 #include <ev.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_map.h"
@@ -29,8 +30,7 @@ static const ev_tstamp retry_s = 0.1;
 struct watch {
     struct stream_watch stream; /* first member */
     struct routes *routes;
-    struct watch *next;
-    Sluice__Manager__V1__WatchRoutesRequest *request; /* owned */
+    const Sluice__Manager__V1__WatchRoutesRequest *request; /* lives as long as the call */
     uint64_t sent_generation;
     int64_t connected_unix_ns;
 };
@@ -38,13 +38,12 @@ struct watch {
 struct routes {
     struct fleet *fleet;
     struct change_subscriber on_change, on_tick;
-    struct hash_map served; /* "model version" → pb_info of its workers' last status; owned */
-    pb_route_table *table;  /* owned; NULL before the first table */
-    uint8_t *last;          /* packed, without generation and time */
-    size_t n_last;
+    struct hash_map served;    /* "model version" → pb_info of its workers' last status; owned */
+    struct arena arena;        /* memory of the table */
+    pb_route_table *table;     /* NULL before the first table */
+    struct message_image last; /* the table without generation and time */
     uint32_t n_changes;
-    struct watch *watches;
-    size_t n_watches;
+    struct stream_watches watches;
     ev_timer again; /* runs after a table could not be built */
 };
 
@@ -72,26 +71,23 @@ static uint32_t concurrent_limit(const pb_status *status, const pb_version *vers
     return DEFAULT_CONCURRENT;
 }
 
-/* Adds a replica to the route. False where memory is exhausted: a table without the replica
- * would end its streams. */
-static bool add_replica(struct routes *routes, pb_route *route, const pb_replica *row,
-                        const pb_version *version, const char *key)
+/* Adds a replica to the route. */
+static void add_replica(struct routes *routes, struct arena *arena, pb_route *route,
+                        const pb_replica *row, const pb_version *version, const char *key)
 {
     struct fleet *fleet = routes->fleet;
     struct replica_view view = {0};
-    char path[256];
     bool up = (int)row->state == REPLICA_READY || (int)row->state == REPLICA_DRAINING ||
               ((int)row->state == REPLICA_PARKED && seeded_bug("I7_routes_the_parked"));
     if ((int)row->state == REPLICA_STOPPED && !seeded_bug("I7_routes_the_unloaded"))
-        return true;
+        return;
     replica_view_take(fleet, row->id, &view);
-    pb_route_replica *replica =
-        MESSAGE_NEW(pb_route_replica, sluice__manager__v1__route_replica__descriptor);
+    pb_route_replica *replica = message_add_in(arena, &route->n_replicas, &route->replicas,
+                                               &sluice__manager__v1__route_replica__descriptor);
     if (!replica)
-        return false;
+        return;
     if (view.status && view.status->info)
         remember_info(routes, key, view.status->info);
-    snprintf(path, sizeof(path), "%s/%s", fleet->context->settings->run_dir, row->socket);
     replica->epoch = row->epoch;
     replica->state = row->state;
     if (view.sleeps) /* pending, but the next process will not serve */
@@ -99,52 +95,46 @@ static bool add_replica(struct routes *routes, pb_route *route, const pb_replica
     replica->stalled = row->stalled;
     replica->max_concurrent_requests = concurrent_limit(view.status, version);
     /* Replicas on their way are listed too: a server lets requests wait for them. */
-    if (message_set(&replica->id, row->id) &&
-        message_set(&replica->socket_path, up ? path : NULL) &&
-        message_set(&replica->numerics_id, row->numerics_id) &&
-        message_set(&replica->device_group, row->device_group) &&
-        message_append(&route->n_replicas, &route->replicas, replica))
-        return true;
-    message_free(&replica->base);
-    return false;
+    replica->id = message_text_in(arena, row->id);
+    if (up)
+        replica->socket_path =
+            message_printf_in(arena, "%s/%s", fleet->context->settings->run_dir, row->socket);
+    replica->numerics_id = message_text_in(arena, row->numerics_id);
+    replica->device_group = message_text_in(arena, row->device_group);
 }
 
-static pb_route *build_route(struct routes *routes, const pb_version *version)
+static void add_route(struct routes *routes, struct arena *arena, pb_route_table *table,
+                      const pb_version *version)
 {
     const struct catalog *catalog = routes->fleet->context->catalog;
-    pb_route *route = MESSAGE_NEW(pb_route, sluice__manager__v1__route__descriptor);
+    pb_route *route = message_add_in(arena, &table->n_routes, &table->routes,
+                                     &sluice__manager__v1__route__descriptor);
     char key[TABLE_KEY_BYTES];
     if (!route)
-        return NULL;
+        return;
     table_key(key, version->model, version->version, NULL);
-    bool complete = message_set(&route->model, version->model) &&
-                    message_set(&route->version, version->version);
+    route->model = message_text_in(arena, version->model);
+    route->version = message_text_in(arena, version->version);
     route->sequence = version->sequence;
     const pb_traffic *traffic = traffic_find(catalog, version->model);
     route->traffic_weight = traffic_weight(traffic, version->version);
     route->sticky = traffic && traffic->sticky;
-    for (size_t i = 0; catalog_deployment_at(catalog, i); i++) {
-        const pb_deployment *deployment = catalog_deployment_at(catalog, i);
+    CATALOG_EACH(deployment, deployment, catalog) {
         if (strcmp(deployment->model, version->model) != 0 ||
             strcmp(deployment->version, version->version) != 0)
             continue;
         route->loaded = 1;
         route->wakes |= lifecycle_wakes_on_demand(catalog, deployment);
     }
-    for (size_t i = 0; complete && catalog_replica_at(catalog, i); i++) {
-        const pb_replica *row = catalog_replica_at(catalog, i);
+    CATALOG_EACH(replica, row, catalog) {
         if (strcmp(row->model, version->model) == 0 && strcmp(row->version, version->version) == 0)
-            complete = add_replica(routes, route, row, version, key);
+            add_replica(routes, arena, route, row, version, key);
     }
     const pb_info *info = hash_map_get_str(&routes->served, key);
-    if (!info)
-        info = version->info;
-    complete = complete && message_set_copy(&route->info, info);
+    route->info = message_copy_in(arena, info ? info : version->info);
     /* `info` may be that of an earlier load with other settings */
-    if (complete && (!route->info || build_default_sampling(catalog, version, route->info)))
-        return route;
-    message_free(&route->base);
-    return NULL;
+    if (route->info)
+        build_default_sampling(arena, catalog, version, route->info);
 }
 
 static bool has_ready(const pb_route *route)
@@ -192,22 +182,16 @@ static void choose_defaults(pb_route_table *table)
     }
 }
 
-static pb_route_table *build_table(struct routes *routes)
+/* The table is incomplete where the arena is exhausted. Then the table must not be sent: the
+ * streams of missing replicas would end. */
+static pb_route_table *build_table(struct routes *routes, struct arena *arena)
 {
     const struct catalog *catalog = routes->fleet->context->catalog;
-    pb_route_table *table =
-        MESSAGE_NEW(pb_route_table, sluice__manager__v1__route_table__descriptor);
+    pb_route_table *table = message_new_in(arena, &sluice__manager__v1__route_table__descriptor);
     if (!table)
         return NULL;
-    for (size_t i = 0; catalog_version_at(catalog, i); i++) {
-        pb_route *route = build_route(routes, catalog_version_at(catalog, i));
-        if (!route || !message_append(&table->n_routes, &table->routes, route)) {
-            if (route)
-                message_free(&route->base);
-            message_free(&table->base);
-            return NULL;
-        }
-    }
+    CATALOG_EACH(version, version, catalog)
+        add_route(routes, arena, table, version);
     choose_defaults(table);
     table->manager_epoch = catalog->manager_epoch;
     return table;
@@ -247,33 +231,27 @@ static void publish(struct routes *routes)
     if (!fleet_is_settled(routes->fleet))
         return;
     drop_unregistered(routes);
-    pb_route_table *table = build_table(routes);
-    size_t n_bytes = table ? protobuf_c_message_get_packed_size(&table->base) : 0;
-    uint8_t *bytes = table ? malloc(n_bytes ? n_bytes : 1) : NULL;
+    struct arena arena;
+    arena_init(&arena, 0, 0);
+    pb_route_table *table = build_table(routes, &arena);
+    enum message_change change =
+        arena.exhausted ? MESSAGE_NO_MEMORY : message_image_update(&routes->last, &table->base);
     ev_timer_stop(routes->fleet->context->loop, &routes->again);
-    if (!bytes) {
-        if (table)
-            message_free(&table->base);
+    if (change == MESSAGE_NO_MEMORY) {
         ev_timer_set(&routes->again, retry_s, 0.);
         ev_timer_start(routes->fleet->context->loop, &routes->again);
+    }
+    if (change != MESSAGE_CHANGED) {
+        arena_fini(&arena);
         return;
     }
-    protobuf_c_message_pack(&table->base, bytes);
-    if (routes->table && routes->n_last == n_bytes && memcmp(routes->last, bytes, n_bytes) == 0) {
-        message_free(&table->base);
-        free(bytes);
-        return;
-    }
-    free(routes->last);
-    if (routes->table)
-        message_free(&routes->table->base);
-    routes->last = bytes;
-    routes->n_last = n_bytes;
+    arena_fini(&routes->arena);
+    routes->arena = arena;
     routes->table = table;
     table->generation = routes->fleet->context->catalog->first_revision + ++routes->n_changes;
     table->made_unix_ns = clock_wall_ns();
-    for (struct watch *watch = routes->watches; watch; watch = watch->next)
-        send_table(watch);
+    for (struct stream_watch *watch = routes->watches.first; watch; watch = watch->next)
+        send_table((struct watch *)watch);
 }
 
 static void on_retry(struct ev_loop *loop, ev_timer *timer, int events)
@@ -288,9 +266,7 @@ static void watch_start(struct stream_watch *stream)
     struct watch *watch = (struct watch *)stream;
     struct routes *routes = watch->routes;
     struct error err;
-    watch->next = routes->watches;
-    routes->watches = watch;
-    if (++routes->n_watches > MAX_SERVERS) {
+    if (routes->watches.n > MAX_SERVERS) {
         error_set(&err, STATUS_RESOURCE_EXHAUSTED, "%d servers are connected: that is the limit",
                   MAX_SERVERS);
         error_reason(&err, REASON_TOO_MANY_SERVERS);
@@ -310,15 +286,7 @@ static void watch_writable(struct stream_watch *stream)
 static void watch_done(struct stream_watch *stream)
 {
     struct watch *watch = (struct watch *)stream;
-    struct watch **at = &watch->routes->watches;
-    while (*at && *at != watch)
-        at = &(*at)->next;
-    if (*at) {
-        *at = watch->next;
-        watch->routes->n_watches--;
-    }
     log_info(LOG_EVENT("server disconnected"), LOG_STR("server", watch->request->server_id));
-    message_free(&watch->request->base);
     free(watch);
 }
 
@@ -343,26 +311,22 @@ void routes_watch(void *context, struct rpc_call *call, const ProtobufCMessage *
     else if (wanted->n_addresses > MAX_ADDRESSES)
         error_field(&err, "addresses", "%zu of them; %d is the limit", wanted->n_addresses,
                     MAX_ADDRESSES);
-    struct watch *watch = err.status == 0 ? calloc(1, sizeof(*watch)) : NULL;
-    if (watch) {
-        watch->request = (Sluice__Manager__V1__WatchRoutesRequest *)message_copy(&wanted->base);
-        watch->routes = routes;
-        watch->connected_unix_ns = clock_wall_ns();
-    }
-    if (watch && watch->request) {
-        stream_watch_begin(&watch->stream, call, routes->fleet->context, &watch_ops);
+    if (err.status != 0) {
+        rpc_call_finish(call, &err);
         return;
     }
-    free(watch);
-    if (err.status == 0)
-        error_no_memory(&err);
-    rpc_call_finish(call, &err);
+    struct watch *watch = stream_watch_create(sizeof(*watch), call);
+    if (!watch)
+        return;
+    watch->request = wanted;
+    watch->routes = routes;
+    watch->connected_unix_ns = clock_wall_ns();
+    stream_watch_begin(&watch->stream, call, routes->fleet->context, &watch_ops, &routes->watches);
 }
 
 void routes_end_watches(struct routes *routes, const struct error *status)
 {
-    for (struct watch *watch = routes->watches; watch; watch = watch->next)
-        stream_watch_finish(&watch->stream, status);
+    stream_watch_finish_all(&routes->watches, status);
 }
 
 uint64_t routes_generation(const struct routes *routes)
@@ -370,31 +334,28 @@ uint64_t routes_generation(const struct routes *routes)
     return routes->table ? routes->table->generation : 0;
 }
 
-bool routes_fill_status(const struct routes *routes,
+void routes_fill_status(const struct routes *routes, struct arena *arena,
                         Sluice__Manager__V1__GetStatusResponse *response)
 {
-    for (const struct watch *watch = routes->watches; watch; watch = watch->next) {
-        Sluice__Manager__V1__ServerStatus *server = MESSAGE_NEW(
-            Sluice__Manager__V1__ServerStatus, sluice__manager__v1__server_status__descriptor);
+    for (struct stream_watch *at = routes->watches.first; at; at = at->next) {
+        const struct watch *watch = (const struct watch *)at;
+        const Sluice__Manager__V1__WatchRoutesRequest *request = watch->request;
+        Sluice__Manager__V1__ServerStatus *server =
+            message_add_in(arena, &response->n_servers, &response->servers,
+                           &sluice__manager__v1__server_status__descriptor);
         if (!server)
-            return false;
-        bool complete = message_set(&server->server_id, watch->request->server_id) &&
-                        message_set(&server->software_version, watch->request->software_version);
-        server->pid = watch->request->pid;
+            return;
+        /* The answer is sent at once, so the server's own texts serve. */
+        server->server_id = request->server_id;
+        server->software_version = request->software_version;
+        server->pid = request->pid;
         server->routes_generation = watch->sent_generation;
         server->connected_unix_ns = watch->connected_unix_ns;
-        for (size_t i = 0; complete && i < watch->request->n_addresses; i++)
-            complete = message_append_text(&server->n_addresses, &server->addresses,
-                                           watch->request->addresses[i]);
-        for (size_t i = 0; complete && i < watch->request->n_http_addresses; i++)
-            complete = message_append_text(&server->n_http_addresses, &server->http_addresses,
-                                           watch->request->http_addresses[i]);
-        if (!complete || !message_append(&response->n_servers, &response->servers, server)) {
-            message_free(&server->base);
-            return false;
-        }
+        server->n_addresses = request->n_addresses;
+        server->addresses = request->addresses;
+        server->n_http_addresses = request->n_http_addresses;
+        server->http_addresses = request->http_addresses;
     }
-    return true;
 }
 
 static void on_change(void *arg, const char *replica_id)
@@ -435,8 +396,7 @@ void routes_destroy(struct routes *routes)
     while ((info = hash_map_next(&routes->served, &cursor, NULL, NULL)))
         message_free(&info->base);
     hash_map_fini(&routes->served);
-    if (routes->table)
-        message_free(&routes->table->base);
-    free(routes->last);
+    arena_fini(&routes->arena);
+    message_image_fini(&routes->last);
     free(routes);
 }

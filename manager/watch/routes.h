@@ -2,12 +2,12 @@
  * routes_watch. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "manager/base/pb.h"
 #include "manager/slots/fleet.h"
 
+struct arena;
 struct error;
 struct routes;
 struct rpc_call;
@@ -18,9 +18,8 @@ void routes_end_watches(struct routes *routes, const struct error *status);
 
 uint64_t routes_generation(const struct routes *routes);
 
-/* Fills in the connected servers of a GetStatus answer; the strings are copied. False where
- * memory is exhausted. */
-bool routes_fill_status(const struct routes *routes,
+/* Fills in the connected servers of a GetStatus answer, which must be sent at once. */
+void routes_fill_status(const struct routes *routes, struct arena *arena,
                         Sluice__Manager__V1__GetStatusResponse *response);
 
 /* Handler of WatchRoutes, on the server thread. `context` is the struct routes. */

@@ -1,5 +1,7 @@
 #include "manager/watch/stream_watch.h"
 
+#include <stdlib.h>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "manager/base/context.h"
@@ -10,6 +12,9 @@
 static void loop_start(void *arg)
 {
     struct stream_watch *watch = arg;
+    watch->next = watch->watches->first;
+    watch->watches->first = watch;
+    watch->watches->n++;
     watch->ops->start(watch);
 }
 
@@ -35,6 +40,11 @@ static void loop_done(void *arg)
 {
     struct stream_watch *watch = arg;
     struct rpc_call *call = watch->call;
+    struct stream_watch **at = &watch->watches->first;
+    while (*at != watch)
+        at = &(*at)->next;
+    *at = watch->next;
+    watch->watches->n--;
     ev_timer_stop(watch->context->loop, &watch->too_slow);
     watch->ops->done(watch);
     rpc_call_release(call);
@@ -82,10 +92,22 @@ static void on_too_slow(struct ev_loop *loop, ev_timer *timer, int events)
     rpc_call_abort(watch->call, &err);
 }
 
+void *stream_watch_create(size_t n_bytes, struct rpc_call *call)
+{
+    struct error err;
+    void *watch = calloc(1, n_bytes);
+    if (watch)
+        return watch;
+    error_no_memory(&err);
+    rpc_call_finish(call, &err);
+    return NULL;
+}
+
 void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struct context *context,
-                        const struct stream_watch_ops *ops)
+                        const struct stream_watch_ops *ops, struct stream_watches *watches)
 {
     watch->ops = ops;
+    watch->watches = watches;
     watch->call = call;
     watch->context = context;
     watch->blocked = false;
@@ -109,4 +131,10 @@ void stream_watch_send(struct stream_watch *watch, const ProtobufCMessage *messa
 void stream_watch_finish(struct stream_watch *watch, const struct error *status)
 {
     rpc_call_finish(watch->call, status);
+}
+
+void stream_watch_finish_all(const struct stream_watches *watches, const struct error *status)
+{
+    for (struct stream_watch *watch = watches->first; watch; watch = watch->next)
+        stream_watch_finish(watch, status);
 }

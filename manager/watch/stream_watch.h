@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include <ev.h>
 #include <protobuf-c/protobuf-c.h>
@@ -21,23 +22,35 @@ struct stream_watch;
 struct stream_watch_ops {
     void (*start)(struct stream_watch *watch);    /* the call has arrived */
     void (*writable)(struct stream_watch *watch); /* after a refused send there is room again */
-    void (*done)(struct stream_watch *watch);     /* the call is over: unlink and free the watch */
+    void (*done)(struct stream_watch *watch);     /* the call is over: free the watch */
+};
+
+/* The open watches of one kind; loop thread only. Zeroed: none. */
+struct stream_watches {
+    struct stream_watch *first;
+    size_t n;
 };
 
 struct stream_watch {
     const struct stream_watch_ops *ops;
     struct rpc_call *call; /* a reference until done */
     struct context *context;
+    struct stream_watches *watches; /* those of its kind, from start until done */
+    struct stream_watch *next;
     bool blocked;      /* the last send was refused */
     ev_timer too_slow; /* runs while blocked */
     /* Preallocated: a watch must begin and end even without memory. */
     struct loop_task starting, more, cancelling, ending;
 };
 
-/* Called in the handler, on the server thread. */
+/* Zeroed memory for a watch of n_bytes; NULL after the call was answered with an error. */
+void *stream_watch_create(size_t n_bytes, struct rpc_call *call);
+/* Called in the handler, on the server thread. `watches` lives as long as the watch. */
 void stream_watch_begin(struct stream_watch *watch, struct rpc_call *call, struct context *context,
-                        const struct stream_watch_ops *ops);
+                        const struct stream_watch_ops *ops, struct stream_watches *watches);
 
 /* Loop thread. Sends the message, or notes that the receiver is slow (`writable` follows). */
 void stream_watch_send(struct stream_watch *watch, const ProtobufCMessage *message);
 void stream_watch_finish(struct stream_watch *watch, const struct error *status);
+/* Ends all of these watches with `status`. */
+void stream_watch_finish_all(const struct stream_watches *watches, const struct error *status);

@@ -66,17 +66,16 @@ bool device_watch_view(struct device_watch *watch, const pb_device *device,
     return true;
 }
 
-bool device_watch_fill(struct device_watch *watch, pb_device *device)
+void device_watch_fill(struct device_watch *watch, struct arena *arena, pb_device *device)
 {
     struct device_view view;
     if (!device_watch_view(watch, device, &view))
-        return true;
+        return;
     Sluice__V1__DeviceFigures *figures =
-        MESSAGE_NEW(Sluice__V1__DeviceFigures, sluice__v1__device_figures__descriptor);
+        message_new_in(arena, &sluice__v1__device_figures__descriptor);
     if (!figures)
-        return false;
+        return;
     figures->memory_total_bytes = view.figures.memory_total_bytes;
     figures->memory_used_bytes = view.figures.memory_used_bytes;
     device->figures = figures;
-    return true;
 }

@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
+#include "base/error.h"
 #include "manager/base/message.h"
 #include "manager/base/pb.h"
 
@@ -122,20 +124,30 @@ static uint8_t *packed(const ProtobufCMessage *message, size_t *out_n)
     return bytes;
 }
 
-/* Frees the message and then checks the copy. */
-static void check_copy(ProtobufCMessage *message)
+static void check_equal(const ProtobufCMessage *copy, const uint8_t *bytes, size_t n)
 {
-    size_t n, n_copy;
-    uint8_t *bytes = packed(message, &n);
-    ProtobufCMessage *copy = message_copy(message);
-    message_free(message);
+    size_t n_copy;
     assert_non_null(copy);
     uint8_t *bytes_copy = packed(copy, &n_copy);
     assert_int_equal(n, n_copy);
     assert_memory_equal(bytes, bytes_copy, n);
-    message_free(copy);
-    free(bytes);
     free(bytes_copy);
+}
+
+/* Frees the message and then checks its copies, on the heap and in an arena. */
+static void check_copy(ProtobufCMessage *message)
+{
+    size_t n;
+    struct arena arena;
+    arena_init(&arena, 0, 0);
+    uint8_t *bytes = packed(message, &n);
+    ProtobufCMessage *copy = message_copy(message), *copy_in = message_copy_in(&arena, message);
+    message_free(message);
+    check_equal(copy, bytes, n);
+    check_equal(copy_in, bytes, n);
+    message_free(copy);
+    arena_fini(&arena);
+    free(bytes);
 }
 
 static const ProtobufCMessageDescriptor *const descriptors[] = {
@@ -177,12 +189,73 @@ static void test_a_copy_keeps_what_is_not_known(void **state)
     check_copy(message);
 }
 
+/* Elements are appended to a copy too, beyond the number of its elements. */
+static void test_a_repeated_field_grows_in_an_arena(void **state)
+{
+    struct arena arena;
+    (void)state;
+    arena_init(&arena, 0, 0);
+    pb_group *group = message_new_in(&arena, &sluice__manager__v1__device_group__descriptor);
+    assert_non_null(group);
+    for (unsigned i = 0; i < 100; i++) {
+        char name[24];
+        snprintf(name, sizeof(name), "cpu:%u", i);
+        message_append_text_in(&arena, &group->n_devices, &group->devices, name);
+        if (i % 7 == 3)
+            group = message_copy_in(&arena, group);
+        assert_non_null(group);
+    }
+    message_append_in(&arena, &group->n_devices, &group->devices, NULL);
+    assert_int_equal(group->n_devices, 100);
+    for (unsigned i = 0; i < 100; i++) {
+        char name[24];
+        snprintf(name, sizeof(name), "cpu:%u", i);
+        assert_string_equal(group->devices[i], name);
+    }
+    assert_false(arena.exhausted);
+    arena_fini(&arena);
+}
+
+static void test_an_exhausted_arena_is_noted(void **state)
+{
+    struct arena arena;
+    struct error err;
+    (void)state;
+    arena_init(&arena, 0, 32);
+    error_set(&err, STATUS_INTERNAL, "a text that is longer than the limit of the arena, 32 bytes");
+    assert_string_equal(message_text_in(&arena, ""), "");
+    assert_string_equal(message_text_in(&arena, NULL), "");
+    assert_false(arena.exhausted);
+    assert_null(message_from_error_in(&arena, &err));
+    assert_true(arena.exhausted);
+    arena.exhausted = false;
+    assert_string_equal(message_text_in(&arena, err.message), "");
+    assert_true(arena.exhausted);
+    arena_fini(&arena);
+}
+
+static void test_an_image_notices_changes(void **state)
+{
+    struct message_image image = {NULL, 0};
+    pb_group group = SLUICE__MANAGER__V1__DEVICE_GROUP__INIT;
+    (void)state;
+    assert_int_equal(message_image_update(&image, &group.base), MESSAGE_CHANGED);
+    assert_int_equal(message_image_update(&image, &group.base), MESSAGE_SAME);
+    group.generation = 1;
+    assert_int_equal(message_image_update(&image, &group.base), MESSAGE_CHANGED);
+    assert_int_equal(message_image_update(&image, &group.base), MESSAGE_SAME);
+    message_image_fini(&image);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_copy_has_every_field),
         cmocka_unit_test(test_a_copy_of_nothing_is_nothing),
         cmocka_unit_test(test_a_copy_keeps_what_is_not_known),
+        cmocka_unit_test(test_a_repeated_field_grows_in_an_arena),
+        cmocka_unit_test(test_an_exhausted_arena_is_noted),
+        cmocka_unit_test(test_an_image_notices_changes),
     };
     return cmocka_run_group_tests_name("message", tests, NULL, NULL);
 }
