@@ -42,18 +42,13 @@ def alive(pid):
 
 
 def patience(seconds):
-    """Returns a time-out, scaled for the machine and the build."""
-    return seconds * TIME_SCALE
-
-
-def crowd():
-    """Returns how many processes want each processor, 1 at least. A wait for a condition is longer on a busy machine."""
-    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+    """Returns a time-out, scaled for the build and for the number of processes that want each processor now."""
+    return seconds * TIME_SCALE * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def until(condition, seconds, what, tick=0.01):
     """Waits for the condition and returns its value. `what`: a text, or a function that makes a text or an exception."""
-    end = time.monotonic() + patience(seconds) * crowd()
+    end = time.monotonic() + patience(seconds)
     while not (value := condition()):
         if time.monotonic() > end:
             said = what() if callable(what) else what

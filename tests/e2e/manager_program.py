@@ -10,7 +10,7 @@ import grpc
 import psutil
 import pytest
 
-from conftest import BIN, bad_field, crowd, patience, reason, until
+from conftest import BIN, bad_field, patience, reason, until
 
 FAST = ["--restart-backoff-initial", "20ms", "--restart-backoff-max", "100ms", "--kill-grace", "300ms", "--drain-grace",
         "300ms", "--connect-timeout", "10s"]
@@ -83,7 +83,7 @@ class Manager:
         return self.rpc.UnloadModelVersion(self.m.UnloadModelVersionRequest(model=model, **kwargs)).operation
 
     def end(self, operation, timeout_ms=8000):
-        o = self.rpc.WaitOperation(self.m.WaitOperationRequest(id=operation.id, timeout_ms=int(patience(timeout_ms) * crowd()))).operation
+        o = self.rpc.WaitOperation(self.m.WaitOperationRequest(id=operation.id, timeout_ms=int(patience(timeout_ms)))).operation
         assert o.state > self.t.OPERATION_STATE_RUNNING, f"{o}\n{self.processes()}\n{self.text()}"
         return o
 

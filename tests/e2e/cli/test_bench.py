@@ -263,7 +263,8 @@ def test_ctrl_c_prints_what_there_is(served):
         terminal.expect(r"\[\.+\] [1-9]\d* .*\b2\b.*\d+")
         terminal.send("\x03")
         seen = terminal.expect(r"E2E .*\n")
-        assert "2 cancelled" in seen
+        ok, cancelled = map(int, re.search(r"requests +(\d+) ok, 0 failed, (\d) cancelled", seen).groups())
+        assert ok >= 1 and cancelled <= 2 <= ok + cancelled  # both may end in the step in which the key is seen
         assert terminal.wait() == 130
     finally:
         terminal.close()

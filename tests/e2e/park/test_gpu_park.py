@@ -173,7 +173,7 @@ def test_after_a_reboot_one_that_is_to_be_parked_takes_nothing_from_who_serves(f
         os.kill(pid, signal.SIGKILL)
     fresh.wait(lambda: fresh.cli("status", check=False).returncode == 0
                and [(r["model"], r["pid"] in workers) for r in fresh.ready()] == [("other", False)], 30, "who serves is back")
-    keeps(lambda: [r["model"] for r in fresh.ready()] == ["other"] and parked(fresh) == [], patience(2), lambda: (fresh.ready(), parked(fresh)), 0.2)
+    keeps(lambda: [r["model"] for r in fresh.ready()] == ["other"] and parked(fresh) == [], 2, lambda: (fresh.ready(), parked(fresh)), 0.2)
     refused = fresh.cli("wake", "tiny", check=False)
     assert refused.returncode and names(refused.stderr, "DEVICE_MEMORY"), refused
     operation(fresh, "unload", "other")
@@ -245,4 +245,4 @@ def test_one_that_cannot_be_kept_is_not_tried_again_and_again_for_being_idle(fre
     def failures():
         return [line for line in fresh.cli("events", "--json").stdout.splitlines() if '"operation.failed"' in line]
     fresh.wait(failures, 20, "it was tried")
-    keeps(lambda: len(failures()) == 1 and [r["pid"] for r in fresh.ready()] == [serving["pid"]], patience(3), failures, 0.2)
+    keeps(lambda: len(failures()) == 1 and [r["pid"] for r in fresh.ready()] == [serving["pid"]], 3, failures, 0.2)

@@ -313,7 +313,7 @@ def test_what_it_took_is_known_to_a_manager_that_is_started_after_it(machine, ki
 
 
 def test_a_park_whose_worker_died_without_room_to_load_it_again_ends(machine):
-    m = machine.up("--restart-backoff-initial", "8s").groups(left="cuda:0").manager
+    m = machine.up("--restart-backoff-initial", "8s", "--restart-backoff-max", "8s").groups(left="cuda:0").manager
     m.done(load(machine, "a", "left", f"load_ms=60 gpu={40 * G} keeps_held"))
     running = park(m)
     asked_to_keep(machine, "a")
