@@ -123,6 +123,8 @@ struct engine_config {
     /* Decode the text of a step while the next step runs. Always on for asynchronous devices; for
      * others only tests set it. */
     bool defer_text;
+    /* Most steps in flight; 0 (default): as many as CPU stages. Lower for comparisons only. */
+    uint32_t max_flights;
     executor_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
     const atomic_bool *cancel_load; /* true ends the load with CANCELLED; may be NULL */

@@ -221,6 +221,26 @@ static int mark_drawable(struct engine *e, struct error *err)
     return 0;
 }
 
+/* The draft model runs on the threads of the last stage, so they must rest when it drafts. */
+static uint32_t most_flights(const struct engine *e)
+{
+    uint32_t n = executor_max_flights(e->executor), most = e->cfg.max_flights;
+    if (e->draft_model)
+        return 1;
+    return most && most < n ? most : n;
+}
+
+static int open_flights(struct engine *e, const struct step_limits *limits, struct error *err)
+{
+    int rc = 0;
+    e->flights = calloc(e->max_flights, sizeof(*e->flights));
+    if (!e->flights)
+        return error_no_memory(err);
+    for (uint32_t i = 0; !rc && i < e->max_flights; i++)
+        rc = step_batch_create(limits, &e->flights[i].batch, err);
+    return rc;
+}
+
 static int open_scheduler(struct engine *e, struct error *err)
 {
     const struct executor_plan *plan = executor_actual(e->executor);
@@ -232,6 +252,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         .n_score_rows = ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS,
         .has_windows = plan->n_window_blocks > 0,
     };
+    e->max_flights = most_flights(e);
     uint32_t n_running = running_states(e);
     uint32_t n_host_states = engine_host_states(plan, e->cfg.max_concurrent);
     struct scheduler_config cfg = {
@@ -246,6 +267,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         .window_reach = plan->window_reach,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
         .max_requests = e->cfg.max_queued + e->cfg.max_concurrent,
+        .max_flights = e->max_flights,
         .target_step_ns = e->cfg.target_itl_ms == ENGINE_TARGET_ITL_AUTO
                               ? SCHEDULER_TARGET_AUTO
                               : e->cfg.target_itl_ms * NS_PER_MS,
@@ -268,7 +290,7 @@ static int open_scheduler(struct engine *e, struct error *err)
     if (!rc)
         rc = engine_moves_open(e, n_host_states, err);
     if (!rc)
-        rc = step_batch_create(&limits, &e->batch, err);
+        rc = open_flights(e, &limits, err);
     if (rc)
         return rc;
     uint32_t n_rows = limits.max_seqs + limits.n_score_rows;
@@ -284,7 +306,7 @@ static int open_scheduler(struct engine *e, struct error *err)
     e->deferred = calloc(n_rows, sizeof(struct sequence *));
     e->deferred_ended = calloc(n_rows, sizeof(struct sequence *));
     e->deferred_result = calloc(n_rows, sizeof(*e->deferred_result));
-    e->defers = e->cfg.defer_text || executor_is_async(e->executor);
+    e->defers = (e->cfg.defer_text || executor_is_async(e->executor)) && e->max_flights == 1;
     if (!e->params || !e->to_draw || !e->drawn || !e->deferred || !e->deferred_ended ||
         !e->deferred_result)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for %u sequences",
@@ -367,7 +389,9 @@ void engine_close(struct engine *e)
         pthread_cond_destroy(&e->wake);
     }
     scheduler_destroy(e->scheduler);
-    step_batch_destroy(e->batch);
+    for (uint32_t i = 0; e->flights && i < e->max_flights; i++)
+        step_batch_destroy(e->flights[i].batch);
+    free(e->flights);
     admission_fini(&e->admission);
     free(e->drawable);
     free(e->params);

@@ -1,6 +1,7 @@
 /* engine_private.h: the engine's state, shared by the files of this folder. The file engine.c opens
  * and closes the engine. Callers' threads run engine_submit.c; the engine thread runs
- * engine_loop.c. Events are published and read in engine_events.c.
+ * engine_loop.c, and its steps are in engine_step.c. Events are published and read in
+ * engine_events.c.
  *
  * Callers reach the engine thread through one lock-free inbox of requests. Control bits in each
  * request say what to do. The engine thread never waits for a lock while it has steps to run. If a
@@ -39,6 +40,17 @@ struct shared_stats {
     _Atomic uint64_t words[STATS_WORDS];
 };
 
+/* A step that is scheduled and not yet committed. */
+struct engine_flight {
+    struct step_batch *batch;
+    struct scheduler_plan plan;
+    uint32_t n_rows[2]; /* rows by role: prompt, generated */
+    int64_t begin_ns;
+    bool is_submitted; /* the executor has the step */
+    int rc;            /* why it has not: 0 or a status, with an error */
+    struct error err;
+};
+
 /* Unit of engine.waiting for requests in the inbox. */
 #define ENGINE_INCOMING (1ULL << 32)
 
@@ -58,7 +70,11 @@ struct engine {
     pthread_t thread;
     bool has_thread;
     struct scheduler *scheduler;
-    struct step_batch *batch;
+    /* Steps in flight: a ring of max_flights, the oldest first. More than one only where several
+     * CPU stages work at once. Then no text is deferred, and no step is prepared ahead. */
+    struct engine_flight *flights;
+    uint32_t max_flights, first_flight, n_flights;
+    int64_t landed_ns;             /* end of the last step */
     struct sample_params *params;  /* [max_concurrent + ENGINE_SCORE_ROWS + ENGINE_DRAFT_ROWS] */
     struct sample_result *results; /* results of the current step, same length as params, */
     struct sample_result *last_results; /* and of the previous step */
@@ -106,8 +122,27 @@ struct engine {
     struct shared_stats shared_stats;
 };
 
-/* The engine thread's function. */
+/* engine_loop.c, engine thread. */
+/* The thread's function. */
 void *engine_loop_run(void *engine);
+/* Ends all choices that still run, or one. None is in flight. */
+void engine_end_request(struct engine *engine, struct request *request, enum finish_reason reason,
+                        int status, const char *message);
+void engine_end_choice(struct engine *engine, struct sequence *seq);
+/* Publishes statistics, then events: a client that reads an end may submit at once and needs the
+ * freed slot. `n_new`: requests taken from the inbox since the last statistics. */
+void engine_publish_news(struct engine *engine, uint32_t n_new, bool wait);
+
+/* engine_step.c, engine thread. */
+/* Begins as many steps as may be in flight, and ends the oldest. Returns false if nothing could
+ * run. */
+bool engine_step_run(struct engine *engine);
+/* Ends all steps in flight. Requests may end. */
+void engine_step_settle(struct engine *engine);
+/* Decodes the text of the deferred tokens. If a step is in flight, choices that end now stay in the
+ * scheduler until the step is over. Tokens that the step draws for them are dropped. */
+void engine_step_deferred(struct engine *engine, bool in_flight);
+
 /* Puts a request with `bits` into the inbox and wakes the loop. */
 void engine_post(struct engine *engine, struct request *request, unsigned bits);
 

@@ -73,153 +73,6 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 /* --- stepping --- */
 
-/* The cost of a step's part on a stage besides its rows (pipeline.h). */
-enum { PART_BASE_ROWS = 8 };
-
-enum job_kind {
-    JOB_STEP,
-    JOB_LOGITS,
-    JOB_COPY_BLOCK,
-    JOB_COPY_WINDOW,
-    JOB_COPY_STATE,
-    JOB_SAVE_STATE,
-    JOB_LOAD_STATE
-};
-
-/* Work of one call on all ranks: a step, logits of other rows, or a copy. */
-struct step_job {
-    struct executor *ex;
-    enum job_kind kind;
-    const struct step_batch *batch; /* JOB_STEP only */
-    uint32_t first_logits, n_logits;
-    uint32_t from, to;                          /* blocks, or state slots */
-    unsigned char *host;                        /* states of all ranks, one after the other */
-    struct step_part parts[PIPELINE_MAX_PARTS]; /* parts of the step, with CPU stages */
-    uint32_t n_parts;
-    int rc[MAX_RANKS];
-    struct error errs[MAX_RANKS];
-};
-
-/* The rank's part of a saved state. */
-static unsigned char *host_of(const struct step_job *job, uint32_t r)
-{
-    const struct executor *ex = job->ex;
-    uint64_t at = 0;
-    for (uint32_t i = 0; i < r; i++)
-        at += decoder_state_bytes(&ex->plans[i], &ex->model.shape);
-    return job->host + at;
-}
-
-/* Takes the part's rows from the stage before. */
-static int take_rows(const struct executor *ex, uint32_t r, const struct step_part *part)
-{
-    size_t hidden = ex->model.shape.hidden_dim, at = part->row_begin * hidden;
-    return ex->cpu->ops->copy(ex->streams[r], decoder_hidden(ex->decoders[r]) + at,
-                              decoder_hidden(ex->decoders[r - ex->tp]) + at,
-                              part->n_rows * hidden * sizeof(float));
-}
-
-/* Runs the step's parts on a rank of a CPU stage. After a failure the rank runs on, because ranks
- * of its stage wait for it. */
-static void run_parts(struct step_job *job, uint32_t r)
-{
-    struct executor *ex = job->ex;
-    for (uint32_t i = 0; i < job->n_parts; i++) {
-        const struct step_part *part = &job->parts[i];
-        struct error err;
-        int rc = 0;
-        if (r >= ex->tp) {
-            pipeline_gate_wait(&ex->gate, r - ex->tp, i + 1);
-            rc = take_rows(ex, r, part);
-            if (rc)
-                error_set(&err, rc, "rank %u: rows of the stage before cannot be copied", r);
-        }
-        if (!rc)
-            rc = decoder_step_part(ex->decoders[r], job->batch, part, &err);
-        if (rc && !job->rc[r]) {
-            job->rc[r] = rc;
-            job->errs[r] = err;
-        }
-        pipeline_gate_pass(&ex->gate, r);
-    }
-}
-
-static void run_step(struct step_job *job, uint32_t r)
-{
-    if (job->n_parts)
-        run_parts(job, r);
-    else
-        job->rc[r] = decoder_step(job->ex->decoders[r], job->batch, &job->errs[r]);
-}
-
-static void run_rank(void *ctx, uint32_t r)
-{
-    struct step_job *job = ctx;
-    struct decoder *dec = job->ex->decoders[r];
-    struct error *err = &job->errs[r];
-    switch (job->kind) {
-    case JOB_STEP:
-        run_step(job, r);
-        break;
-    case JOB_LOGITS:
-        if (rank_is_last(&job->ex->plans[r].rank))
-            job->rc[r] = decoder_logits(dec, job->first_logits, job->n_logits, err);
-        break;
-    case JOB_COPY_BLOCK:
-    case JOB_COPY_WINDOW:
-        job->rc[r] = decoder_copy_block(dec, job->kind == JOB_COPY_WINDOW, job->from, job->to, err);
-        break;
-    case JOB_COPY_STATE:
-        job->rc[r] = decoder_copy_state(dec, job->from, job->to, err);
-        break;
-    case JOB_SAVE_STATE:
-        job->rc[r] = decoder_save_state(dec, job->from, host_of(job, r), err);
-        break;
-    case JOB_LOAD_STATE:
-        job->rc[r] = decoder_load_state(dec, job->to, host_of(job, r), err);
-        break;
-    }
-}
-
-/* Runs the stages one after the other; the rows pass from device to device. */
-static int run_stages(struct step_job *job, struct error *err)
-{
-    struct executor *ex = job->ex;
-    int rc = 0;
-    for (uint32_t r = 0; !rc && r < ex->n_ranks; r++) {
-        if (r > 0 && job->batch)
-            rc = rank_device(ex, r)->ops->upload(ex->streams[r], decoder_hidden(ex->decoders[r]),
-                                                 decoder_hidden(ex->decoders[r - 1]),
-                                                 (size_t)job->batch->n_rows *
-                                                     ex->model.shape.hidden_dim * sizeof(float));
-        if (rc)
-            return rank_device(ex, r)->ops->stream_sync(ex->streams[r], err);
-        run_rank(job, r);
-        rc = job->rc[r];
-        if (rc)
-            *err = job->errs[r];
-    }
-    return rc;
-}
-
-static int run_job(struct step_job *job, struct error *err)
-{
-    for (uint32_t r = 0; r < job->ex->n_ranks; r++) {
-        job->rc[r] = 0;
-        error_clear(&job->errs[r]);
-    }
-    if (job->ex->gpu)
-        return run_stages(job, err);
-    rank_team_run(job->ex->team, run_rank, job);
-    for (uint32_t r = 0; r < job->ex->n_ranks; r++) {
-        if (job->rc[r]) {
-            *err = job->errs[r];
-            return job->rc[r];
-        }
-    }
-    return 0;
-}
-
 /* Checks the slots of states: within the pool, and in the order that step.h states. */
 static int check_states(const struct step_batch *batch, uint32_t n_slots, struct error *err)
 {
@@ -333,38 +186,58 @@ static int sync_head(struct executor *ex, struct error *err)
     return rank_device(ex, head)->ops->stream_sync(ex->streams[head], err);
 }
 
-static void cut_step(struct step_job *job)
+/* The rows of this step can be sampled from now on. */
+static void open_logits(struct executor *ex, uint32_t n_sample_rows)
 {
-    struct executor *ex = job->ex;
-    const struct pipeline_cut cut = {
-        .n_stages = ex->n_ranks / ex->tp,
-        .base_rows = PART_BASE_ROWS,
-        .whole_sequences = ex->actual.n_state_slots > 0,
-    };
-    if (ex->gpu || cut.n_stages == 1)
-        return;
-    job->n_parts = pipeline_cut_step(&cut, job->batch, job->parts);
-    pipeline_gate_reset(&ex->gate);
+    ex->n_logits = n_sample_rows;
+    ex->n_kept = min_u32(n_sample_rows, ex->plans[0].steps.n_logits);
+    ex->i_kept = 0;
+}
+
+uint32_t executor_max_flights(const struct executor *ex)
+{
+    return ex->n_stages;
+}
+
+int executor_submit(struct executor *ex, const struct step_batch *batch, struct error *err)
+{
+    struct step_job job = {.ex = ex, .kind = JOB_STEP, .batch = batch};
+    bool is_checked = ex->has_ahead && batch->is_ahead;
+    ex->has_ahead = false;
+    if (ex->n_stages == 1)
+        open_logits(ex, 0);
+    int rc = is_checked ? check_ids(ex, batch, err) : check_batch(ex, batch, err);
+    if (rc)
+        return rc;
+    if (ex->n_stages > 1) {
+        executor_post_step(ex, batch);
+        return 0;
+    }
+    rc = executor_run_job(&job, err);
+    if (!rc && ex->gpu && !batch->n_sample_rows)
+        rc = sync_head(ex, err);
+    if (!rc)
+        open_logits(ex, batch->n_sample_rows);
+    return rc;
+}
+
+int executor_collect(struct executor *ex, struct error *err)
+{
+    uint32_t n_sample_rows;
+    if (ex->n_stages == 1)
+        return 0;
+    open_logits(ex, 0);
+    int rc = executor_await_step(ex, &n_sample_rows, err);
+    if (!rc)
+        open_logits(ex, n_sample_rows);
+    return rc;
 }
 
 int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err)
 {
-    struct step_job job = {.ex = ex, .kind = JOB_STEP, .batch = batch};
-    bool is_checked = ex->has_ahead && batch->is_ahead;
-    ex->n_logits = ex->i_kept = ex->n_kept = 0;
-    ex->has_ahead = false;
-    int rc = is_checked ? check_ids(ex, batch, err) : check_batch(ex, batch, err);
-    if (rc)
-        return rc;
-    cut_step(&job);
-    rc = run_job(&job, err);
-    if (!rc && ex->gpu && !batch->n_sample_rows)
-        rc = sync_head(ex, err);
-    if (rc)
-        return rc;
-    ex->n_logits = batch->n_sample_rows;
-    ex->n_kept = min_u32(ex->n_logits, ex->plans[0].steps.n_logits);
-    return 0;
+    executor_release(ex);
+    int rc = executor_submit(ex, batch, err);
+    return rc ? rc : executor_collect(ex, err);
 }
 
 /* Makes sure that `logits` holds the sample row, with as many rows behind it as fit. */
@@ -375,7 +248,7 @@ static int keep_logits(struct executor *ex, uint32_t row, struct error *err)
         return 0;
     job.n_logits = min_u32(ex->n_logits - row, ex->plans[0].steps.n_logits);
     ex->n_kept = 0;
-    int rc = run_job(&job, err);
+    int rc = executor_run_job(&job, err);
     if (rc)
         return rc;
     ex->i_kept = row;
@@ -496,7 +369,7 @@ static int copy_block(struct step_job *job, uint32_t n_blocks, struct error *err
     if (job->from >= n_blocks || job->to >= n_blocks)
         return error_set(err, STATUS_INTERNAL, "copy of KV block %u to %u of %u", job->from,
                          job->to, n_blocks);
-    return run_job(job, err);
+    return executor_run_job(job, err);
 }
 
 int executor_copy_block(struct executor *ex, uint32_t from, uint32_t to, struct error *err)
@@ -524,7 +397,7 @@ static int run_states(struct step_job *job, struct error *err)
     if (job->from >= n_slots || job->to >= n_slots)
         return error_set(err, STATUS_INTERNAL, "copy of state slot %u to %u of %u", job->from,
                          job->to, n_slots);
-    return run_job(job, err);
+    return executor_run_job(job, err);
 }
 
 int executor_copy_state(struct executor *ex, uint32_t from, uint32_t to, struct error *err)

@@ -1,6 +1,7 @@
 /* executor.h: one loaded model on one device group, ready to run steps. Owns the ranks, their
- * packed weights, KV pools and workspaces. Each rank above the first has a thread. Engine thread
- * only, except where stated. Knows neither requests nor sampling policy. */
+ * packed weights, KV pools and workspaces. Each rank above the first has a thread; with several CPU
+ * stages the first rank has one, too. Engine thread only, except where stated. Knows neither
+ * requests nor sampling policy. */
 #pragma once
 
 #include <stdatomic.h>
@@ -83,6 +84,21 @@ int executor_enter(const struct executor *ex, struct error *err);
  * Finished layers count in executor_progress_counter() for stall detection (any thread). No
  * allocation. An error means that the device failed: the executor must be closed. */
 int executor_step(struct executor *ex, const struct step_batch *batch, struct error *err);
+
+/* The same in two calls, so that several CPU stages work on several steps at once. Steps pass each
+ * stage in the order in which they were submitted. So a step finds the K, V and states that the
+ * steps before it wrote. Copies and moves of blocks and states need that no step is in flight. */
+/* Most steps in flight: the number of CPU stages; else 1. */
+uint32_t executor_max_flights(const struct executor *ex);
+/* Begins a step. `batch` is borrowed until the step is collected. With a single step in flight the
+ * call does the work of executor_step(). An error means that nothing was begun. */
+int executor_submit(struct executor *ex, const struct step_batch *batch, struct error *err);
+/* Waits for the step that was submitted first. Its rows can be sampled until executor_release(). An
+ * error is one of this step; the steps behind it must be collected, too. */
+int executor_collect(struct executor *ex, struct error *err);
+/* The collected step is sampled: the last stage goes on to the next step. The next collect does the
+ * same. */
+void executor_release(struct executor *ex);
 /* On an asynchronous device, while a step runs: queues the inputs of the next step. Its token ids
  * may have any value. If the next step's batch says is_ahead, executor_step() brings only the ids.
  * Otherwise this call has no effect. Does nothing on other devices. */

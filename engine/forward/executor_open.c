@@ -48,8 +48,10 @@ static int check_memory(const struct executor *ex, const struct executor_device 
     return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
-/* Pins the thread of each rank; rank 0's thread calls executor_enter(). */
+/* Pins the thread of each rank. Without lanes rank 0 has no thread; its caller's thread calls
+ * executor_enter(). */
 struct confine_job {
+    bool has_lanes;
     struct cpus first[MAX_RANKS];
     struct error errs[MAX_RANKS];
     int rc[MAX_RANKS];
@@ -58,14 +60,14 @@ struct confine_job {
 static void confine_rank(void *ctx, uint32_t r)
 {
     struct confine_job *job = ctx;
-    if (r > 0)
+    if (r > 0 || job->has_lanes)
         job->rc[r] = cpus_confine(&job->first[r], &job->errs[r]);
 }
 
 static int confine_threads(struct executor *ex, const struct executor_config *cfg,
                            struct error *err)
 {
-    struct confine_job job = {.rc = {0}};
+    struct confine_job job = {.has_lanes = ex->n_stages > 1};
     const struct cpus *at = cfg->thread_cpus;
     int rc = 0;
     for (uint32_t r = 0; !rc && r < ex->n_cpu_ranks; r++) {
@@ -78,13 +80,14 @@ static int confine_threads(struct executor *ex, const struct executor_config *cf
     }
     if (rc)
         return rc;
-    rank_team_run(ex->team, confine_rank, &job);
+    executor_run_ranks(ex, 0, confine_rank, &job);
     for (uint32_t r = 0; r < ex->n_cpu_ranks; r++)
         if (job.rc[r]) {
             *err = job.errs[r];
             return job.rc[r];
         }
-    ex->first_cpus = job.first[0];
+    /* With lanes the calling thread only samples, while the head rests. */
+    ex->first_cpus = job.first[ex->gpu ? 0 : head_rank(ex)];
     ex->is_confined = true;
     return 0;
 }
@@ -142,20 +145,43 @@ static int open_gpu(struct executor *ex, const struct executor_config *cfg, stru
     return rc;
 }
 
+static int open_lanes(struct executor *ex, struct error *err)
+{
+    int rc = 0;
+    ex->flights = calloc(ex->n_stages, sizeof(*ex->flights));
+    if (!ex->flights)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "out of memory for %u stages",
+                         ex->n_stages);
+    for (uint32_t s = 0; !rc && s < ex->n_stages; s++)
+        rc = lane_create(&ex->lanes[s], err);
+    return rc;
+}
+
+/* A team of ranks for each stage. */
+static int open_teams(struct executor *ex, struct error *err)
+{
+    uint32_t n_ranks = ex->n_cpu_ranks ? ex->n_cpu_ranks : 1;
+    int rc = 0;
+    ex->n_stages = ex->gpu ? 1 : n_ranks / ex->tp;
+    for (uint32_t s = 0; !rc && s < ex->n_stages; s++)
+        rc = rank_team_create(n_ranks / ex->n_stages, &ex->teams[s], err);
+    return rc || ex->n_stages == 1 ? rc : open_lanes(ex, err);
+}
+
 static int open_devices(struct executor *ex, const struct executor_config *cfg, struct error *err)
 {
     int rc = 0;
     if (ex->is_guest) {
         ex->cpu = ex->gpu ? NULL : cfg->beside->cpu;
         ex->streams[0] = cfg->beside->streams[head_rank(cfg->beside)];
-        return rank_team_create(1, &ex->team, err);
+        return open_teams(ex, err);
     }
     if (ex->n_cpu_ranks)
         rc = open_cpu(ex, cfg, err);
     if (!rc && ex->gpu)
         rc = open_gpu(ex, cfg, err);
     if (!rc)
-        rc = rank_team_create(ex->n_cpu_ranks ? ex->n_cpu_ranks : 1, &ex->team, err);
+        rc = open_teams(ex, err);
     if (!rc && cfg->thread_cpus && ex->n_cpu_ranks)
         rc = confine_threads(ex, cfg, err);
     return rc;
@@ -402,7 +428,12 @@ void executor_close(struct executor *ex)
     struct error ignored;
     if (!ex)
         return;
-    rank_team_destroy(ex->team);
+    while (ex->n_flights) /* its last stages wait for the caller */
+        (void)executor_collect(ex, &ignored);
+    for (uint32_t s = 0; s < STAGES_MAX; s++)
+        lane_destroy(ex->lanes[s]);
+    for (uint32_t s = 0; s < STAGES_MAX; s++)
+        rank_team_destroy(ex->teams[s]);
     /* Queued work reads memory that is freed now. */
     if (ex->gpu && ex->n_ranks && ex->streams[ex->n_ranks - 1])
         (void)ex->gpu->ops->stream_sync(ex->streams[ex->n_ranks - 1], &ignored);
@@ -424,6 +455,7 @@ void executor_close(struct executor *ex)
         ex->gpu->ops->close(ex->gpu);
     model_fini(&ex->model);
     free(ex->host_logits);
+    free(ex->flights);
     free(ex->name);
     free(ex);
 }

@@ -1,5 +1,5 @@
-/* executor_private.h: the executor's state. Shared by executor_plan.c, executor_open.c and
- * executor.c (steps) only.
+/* executor_private.h: the executor's state. Shared by executor_plan.c, executor_open.c,
+ * executor_run.c (jobs of the ranks) and executor.c (steps) only.
  *
  * Ranks come in two forms. On the CPU alone there are pp stages of tp ranks each, in this order.
  * Each rank has a thread. With a GPU there are up to two stages of one
@@ -14,8 +14,10 @@
 #include "base/system/cpus.h"
 #include "engine/decoder/decoder.h"
 #include "engine/forward/executor.h"
+#include "engine/forward/lane.h"
 #include "engine/forward/pipeline.h"
 #include "engine/forward/rank_team.h"
+#include "engine/forward/stages.h"
 #include "engine/load/loader.h"
 #include "engine/model/model.h"
 #include "engine/model/plan.h"
@@ -24,6 +26,50 @@
 #include "kernels/ops.h"
 
 enum { MAX_RANKS = ENGINE_MAX_RANKS, NUMERICS_ID_BYTES = 160, COMM_BYTES = 1 << 20 };
+
+enum job_kind {
+    JOB_STEP,
+    JOB_LOGITS,
+    JOB_COPY_BLOCK,
+    JOB_COPY_WINDOW,
+    JOB_COPY_STATE,
+    JOB_SAVE_STATE,
+    JOB_LOAD_STATE
+};
+
+/* Rows of a step in parts, with CPU stages. `first`: the parts of all steps before it. */
+struct step_parts {
+    struct step_part parts[PIPELINE_MAX_PARTS];
+    uint32_t n, first;
+};
+
+/* Work of one call on all ranks: a step, logits of other rows, or a copy. */
+struct step_job {
+    struct executor *ex;
+    enum job_kind kind;
+    const struct step_batch *batch; /* JOB_STEP only */
+    uint32_t first_logits, n_logits;
+    uint32_t from, to;               /* blocks, or state slots */
+    unsigned char *host;             /* states of all ranks, one after the other */
+    struct step_parts parts, before; /* parts of the step, and of the step before */
+    int rc[MAX_RANKS];
+    struct error errs[MAX_RANKS];
+};
+
+/* A function that runs on the ranks of a stage. */
+struct stage_task {
+    struct executor *ex;
+    uint32_t stage;
+    rank_team_fn *fn; /* gets ranks of the executor */
+    void *job;
+};
+
+/* A step that is posted to the stages. */
+struct executor_flight {
+    struct step_job job;
+    struct stage_task tasks[STAGES_MAX];
+    uint32_t numbers[STAGES_MAX]; /* the job's number in the lane of each stage */
+};
 
 struct executor {
     struct model model;
@@ -42,8 +88,19 @@ struct executor {
     struct stream *streams[MAX_RANKS];
     struct comm *comms[MAX_RANKS]; /* NULL at tp 1 */
     struct decoder *decoders[MAX_RANKS];
-    struct rank_team *team;    /* threads of the CPU ranks */
-    struct pipeline_gate gate; /* where CPU stages wait for the stage before */
+    uint32_t n_stages;                   /* that work at once: CPU stages; else 1 */
+    struct rank_team *teams[STAGES_MAX]; /* threads of each stage's ranks */
+    /* With several CPU stages each has a lane, whose thread is that of the stage's first rank. NULL
+     * else: the first rank runs on the caller's thread. */
+    struct lane *lanes[STAGES_MAX];
+    struct pipeline_gate gate;  /* parts that each rank has computed, */
+    struct pipeline_gate taken; /* and whose rows it has taken from the stage before */
+    /* Steps in flight, in a ring of n_stages, the oldest first. The last stage gets a step only
+     * once the step before it is sampled and released. */
+    struct executor_flight *flights;
+    uint32_t first_flight, n_flights;
+    bool is_open;             /* a step is collected and not released */
+    struct step_parts before; /* parts of the step that was posted last */
     bool mix_roles;
     bool prompts_f16; /* the GPU's rank computes prompts of quantized weights in 16 bit */
     uint32_t n_sampled;
@@ -82,6 +139,17 @@ static inline uint32_t executor_cpu_ranks(const struct executor_config *cfg)
 
 /* Threads of a CPU rank's stream. */
 uint32_t executor_thread_share(const struct executor_config *cfg, uint32_t rank);
+
+/* executor_run.c: runs a job on all ranks and waits. No step is in flight; for JOB_LOGITS the last
+ * stage has none. */
+int executor_run_job(struct step_job *job, struct error *err);
+/* Calls fn(job, rank) for all CPU ranks of the stages from `first_stage` on, each on its thread,
+ * and waits. */
+void executor_run_ranks(struct executor *ex, uint32_t first_stage, rank_team_fn *fn, void *job);
+/* With several CPU stages: begins a step. At most n_stages are in flight. */
+void executor_post_step(struct executor *ex, const struct step_batch *batch);
+/* Waits for the oldest step in flight. */
+int executor_await_step(struct executor *ex, uint32_t *out_n_sample_rows, struct error *err);
 
 /* executor_plan.c: sets up the model, the kernel sets and the plan of every rank. Opens the GPU, if
  * one is used. */

@@ -2,8 +2,6 @@
 
 #include "kernels/futex.h"
 
-enum { N_SPINS = 2000 };
-
 /* --- parts --- */
 
 /* Time of a step of n rows in m equal parts, in rows. */
@@ -48,12 +46,6 @@ uint32_t pipeline_cut_step(const struct pipeline_cut *cut, const struct step_bat
 
 /* --- the gate --- */
 
-void pipeline_gate_reset(struct pipeline_gate *gate)
-{
-    for (uint32_t r = 0; r < ENGINE_MAX_RANKS; r++)
-        atomic_store(&gate->n_done[r], 0);
-}
-
 void pipeline_gate_pass(struct pipeline_gate *gate, uint32_t rank)
 {
     atomic_fetch_add(&gate->n_done[rank], 1);
@@ -62,12 +54,5 @@ void pipeline_gate_pass(struct pipeline_gate *gate, uint32_t rank)
 
 void pipeline_gate_wait(struct pipeline_gate *gate, uint32_t rank, uint32_t n)
 {
-    uint32_t done;
-    for (uint32_t i = 0; i < N_SPINS; i++) {
-        if (atomic_load_explicit(&gate->n_done[rank], memory_order_acquire) >= n)
-            return;
-        __builtin_ia32_pause();
-    }
-    while ((done = atomic_load(&gate->n_done[rank])) < n)
-        futex_wait(&gate->n_done[rank], done);
+    futex_wait_count(&gate->n_done[rank], n);
 }

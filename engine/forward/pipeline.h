@@ -32,14 +32,13 @@ struct pipeline_cut {
 uint32_t pipeline_cut_step(const struct pipeline_cut *cut, const struct step_batch *batch,
                            struct step_part parts[PIPELINE_MAX_PARTS]);
 
-/* Counts the parts that each rank has finished in the current step. Any thread. */
+/* Counts the parts that each rank has finished, over all steps. Zeroed at first; counts wrap
+ * around. Any thread. */
 struct pipeline_gate {
     _Atomic uint32_t n_done[ENGINE_MAX_RANKS];
 };
 
-/* Before a step, while no rank runs. */
-void pipeline_gate_reset(struct pipeline_gate *gate);
 /* The rank has finished one more part; also called for parts that failed. */
 void pipeline_gate_pass(struct pipeline_gate *gate, uint32_t rank);
-/* Waits until the rank has finished its first n parts. Spins briefly, then sleeps. */
+/* Waits until the rank has finished n parts. Spins briefly, then sleeps. */
 void pipeline_gate_wait(struct pipeline_gate *gate, uint32_t rank, uint32_t n);

@@ -109,14 +109,14 @@ bool plan_has_window(const struct model_shape *shape, const struct step_sizes *s
 }
 
 /* Blocks for windows; more would serve no running sequence. There is room for the windows of all
- * sequences and the rows of a step. A quarter more is for prefixes. */
+ * sequences and the rows of all steps in flight. A quarter more is for prefixes. */
 static uint64_t window_blocks(const struct executor_config *cfg, uint32_t reach)
 {
     uint64_t bs = cfg->kv_block_size;
     /* The window begins anywhere in a block. The row may need another block, and a copy one more.
      */
     uint64_t of_seq = (reach - 1 + bs - 1) / bs + 3, of_rows = (cfg->max_rows + bs - 1) / bs;
-    uint64_t n = cfg->max_seqs * of_seq + of_rows;
+    uint64_t n = cfg->max_seqs * of_seq + of_rows * (cfg->pp ? cfg->pp : 1);
     return n + n / 4;
 }
 

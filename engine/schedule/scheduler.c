@@ -28,10 +28,6 @@ static bool allocate_arrays(struct scheduler *sched)
 {
     uint32_t n = sched->cfg.max_seqs;
     sched->running = calloc(n, sizeof(struct sequence *));
-    size_t n_samples = (size_t)n + sched->cfg.n_score_rows + sched->cfg.n_draft_rows;
-    sched->samples = calloc(n_samples, sizeof(struct sequence *));
-    sched->scored = calloc(n_samples, sizeof(*sched->scored));
-    sched->scheduled = calloc(n, sizeof(struct sequence *));
     sched->order = calloc(n, sizeof(struct sequence *));
     sched->started = calloc(n, sizeof(struct request *));
     sched->begun = calloc(n, sizeof(struct sequence *));
@@ -42,16 +38,14 @@ static bool allocate_arrays(struct scheduler *sched)
     sched->indexes =
         calloc(n, draft_index_len(scheduler_longest(&sched->cfg)) * sizeof(*sched->indexes));
     sched->moved = calloc(sched->cfg.n_host_states + 1, sizeof(struct sequence *));
-    sched->state_writes = calloc(sched->cfg.max_rows, sizeof(*sched->state_writes));
     sched->ahead.slots = calloc(n, sizeof(*sched->ahead.slots));
     sched->ahead.versions = calloc(n, sizeof(*sched->ahead.versions));
     sched->ahead.window_versions = calloc(n, sizeof(*sched->ahead.window_versions));
     sched->n_active_of = calloc(sched->cfg.max_requests, sizeof(*sched->n_active_of));
-    if (!sched->running || !sched->samples || !sched->scored || !sched->scheduled ||
-        !sched->order || !sched->started || !sched->begun || !sched->free_slots || !sched->copies ||
-        !sched->block_tokens || !sched->jobs || !sched->ahead.slots || !sched->ahead.versions ||
-        !sched->ahead.window_versions || !sched->n_active_of || !sched->indexes ||
-        !sched->state_writes || !sched->moved)
+    if (!sched->running || !sched->order || !sched->started || !sched->begun ||
+        !sched->free_slots || !sched->copies || !sched->block_tokens || !sched->jobs ||
+        !sched->ahead.slots || !sched->ahead.versions || !sched->ahead.window_versions ||
+        !sched->n_active_of || !sched->indexes || !sched->moved || !scheduler_flights_open(sched))
         return false;
     for (uint32_t i = 0; i < n; i++)
         sched->free_slots[i] = n - 1 - i;
@@ -67,6 +61,7 @@ int scheduler_create(const struct scheduler_config *cfg, struct scheduler **out_
     if (!sched)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the scheduler");
     sched->cfg = *cfg;
+    sched->cfg.max_flights = cfg->max_flights ? cfg->max_flights : 1;
     sched->next_deadline_ns = INT64_MAX;
     sched->base_rows = FIRST_BASE_ROWS;
     if (!cfg->max_rows || !cfg->max_seqs || !cfg->block_size || !cfg->prefill_chunk_tokens ||
@@ -130,9 +125,7 @@ void scheduler_destroy(struct scheduler *sched)
     fair_share_destroy(sched->share);
     free(sched->n_active_of);
     free(sched->running);
-    free(sched->samples);
-    free(sched->scored);
-    free(sched->scheduled);
+    scheduler_flights_close(sched);
     free(sched->order);
     free(sched->started);
     free(sched->begun);
@@ -141,7 +134,6 @@ void scheduler_destroy(struct scheduler *sched)
     free(sched->block_tokens);
     free(sched->jobs);
     free(sched->indexes);
-    free(sched->state_writes);
     free(sched->moved);
     free(sched->ahead.slots);
     free(sched->ahead.versions);
@@ -220,6 +212,7 @@ static void forget_request(struct scheduler *sched, struct request *r)
 static void leave_running(struct scheduler *sched, struct sequence *seq, bool returns)
 {
     uint32_t i = 0;
+    assert(!seq->n_rows); /* not in flight */
     while (sched->running[i] != seq)
         i++;
     sched->n_running--;
@@ -387,12 +380,13 @@ static uint32_t rows_of_prompts(uint32_t max_rows)
 static void schedule_decodes(struct scheduler *sched)
 {
     uint32_t n = 0, most = sched->cfg.max_rows, part = rows_of_prompts(most);
+    uint32_t most_passed = MOST_PASSED_OVER * sched->cfg.max_flights;
     bool prompts = false;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
-        if (seq->state != SEQUENCE_RUNNING || seq->request->paused)
+        if (seq->state != SEQUENCE_RUNNING || seq->request->paused || seq->n_rows)
             continue;
-        seq->overdue = sched->n_steps > seq->last_step + MOST_PASSED_OVER;
+        seq->overdue = sched->n_steps > seq->last_step + most_passed;
         if (sequence_decodes(seq))
             sched->order[n++] = seq;
         else
@@ -402,6 +396,11 @@ static void schedule_decodes(struct scheduler *sched)
     }
     if (n + part > most && (prompts || scheduler_starts_possible(sched)))
         most -= part;
+    uint32_t share = scheduler_flights_share(sched, n);
+    if (n > share) { /* the others are for the next step */
+        sched->plan.n_decode_ready -= n - share;
+        most = share < most ? share : most;
+    }
     if (n > most) {
         sort_sequences(sched->order, n, waited_longer);
         n = most;
@@ -418,77 +417,43 @@ static void schedule_decodes(struct scheduler *sched)
     sched->plan.n_decode_rows = n_roomy;
 }
 
+/* Chooses the rows of the step. */
+static void fill_step(struct scheduler *sched, int64_t now_ns)
+{
+    schedule_decodes(sched);
+    sched->shape.n_decode = sched->batch->n_rows;
+    scheduler_prompts_schedule(sched, now_ns);
+    sched->shape.n_prefill = sched->plan.n_prefill_rows;
+    scheduler_batch_want_drafts(sched);
+}
+
 bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
                         struct scheduler_plan *out_plan)
 {
     step_batch_clear(batch);
     sched->batch = batch;
     sched->plan = (struct scheduler_plan){0};
-    sched->n_scheduled = 0;
     sched->n_scored = 0;
-    sched->n_state_writes = sched->n_states_promised = 0;
+    sched->n_states_promised = 0;
+    sched->n_moves = 0;
     sched->n_steps++;
     sched->shape = (struct step_shape){0};
+    scheduler_flights_begin(sched);
     scheduler_blocks_cross(sched);
-    scheduler_starts_make_place(sched, now_ns);
-    schedule_decodes(sched);
-    sched->shape.n_decode = batch->n_rows;
-    scheduler_prompts_schedule(sched, now_ns);
-    sched->shape.n_prefill = sched->plan.n_prefill_rows;
-    scheduler_batch_want_drafts(sched);
+    if (scheduler_starts_make_place(sched, now_ns))
+        fill_step(sched, now_ns);
     scheduler_ahead_close(sched);
+    sched->flight->shape = sched->shape;
     sched->plan.copies = sched->copies;
     sched->plan.moves = sched->moves;
     sched->plan.n_moves = sched->n_moves;
-    sched->plan.samples = sched->samples;
-    sched->plan.scored = sched->scored;
+    sched->plan.samples = sched->flight->samples;
+    sched->plan.scored = sched->flight->scored;
     sched->plan.started = sched->started;
     sched->plan.begun = sched->begun;
     *out_plan = sched->plan;
+    sched->n_flights += batch->n_rows > 0;
     return batch->n_rows > 0;
-}
-
-/* The leader has computed the prompt: the choices that wait for it share its blocks. A choice whose
- * length asks for longrope's other table gives them back before its first step. */
-static void fork_choices(struct scheduler *sched, const struct sequence *leader)
-{
-    struct request *r = leader->request;
-    for (uint32_t i = 0; i < r->n_choices; i++)
-        if (r->choices[i].state == SEQUENCE_FORKING) {
-            scheduler_blocks_fork(sched, leader, &r->choices[i]);
-            r->choices[i].state = SEQUENCE_RUNNING;
-        }
-}
-
-uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample_result *result)
-{
-    struct sequence *seq = sched->samples[i];
-    if (result->status || sched->scored[i])
-        return 0;
-    sequence_append(seq, result->id);
-    if (seq->n_accepted == seq->n_drafts || seq->draft->ids[seq->n_accepted] != result->id)
-        return 0;
-    return seq->i_draft + seq->n_accepted++;
-}
-
-void scheduler_commit(struct scheduler *sched)
-{
-    for (uint32_t i = 0; i < sched->n_scheduled; i++) {
-        struct sequence *seq = sched->scheduled[i];
-        seq->n_computed += seq->n_rows + seq->n_accepted;
-        scheduler_batch_charge(sched, seq, seq->n_computed - seq->n_accepted, seq->n_computed);
-        if (seq->n_drafts > seq->n_accepted)
-            scheduler_blocks_trim(
-                sched, seq, (seq->n_computed + sched->cfg.block_size - 1) / sched->cfg.block_size);
-        seq->n_rows = seq->n_drafts = seq->n_accepted = 0;
-        scheduler_blocks_record(sched, seq);
-        scheduler_states_commit(sched, seq);
-        if (seq->choice == seq->request->leader && seq->n_computed >= seq->request->n_prompt)
-            fork_choices(sched, seq);
-        scheduler_windows_pass(sched, seq);
-    }
-    sched->n_scheduled = 0;
-    sched->n_moves = 0;
 }
 
 void scheduler_set_move_ns(struct scheduler *sched, int64_t ns)
@@ -519,7 +484,7 @@ static uint32_t count_ready(const struct scheduler *sched)
 
 void scheduler_saw_step(struct scheduler *sched, int64_t step_ns)
 {
-    step_time_saw(&sched->time, &sched->shape, step_ns);
+    step_time_saw(&sched->time, &sched->done, step_ns);
 }
 
 /* Tokens of the request's prompts and replays that are still to be computed. */

@@ -91,6 +91,7 @@ struct scheduler_config {
     uint32_t n_window_blocks, window_reach;
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
     uint32_t max_requests;         /* most live requests */
+    uint32_t max_flights;          /* most steps between schedule and commit; 0: 1 */
     /* Longest step with both decoding sequences and prompts. 0: no limit. SCHEDULER_TARGET_AUTO:
      * 7/4 of a step without prompts in which all running and waiting requests decode. */
     int64_t target_step_ns;
@@ -127,11 +128,14 @@ struct state_move {
     uint32_t slot, place; /* place < n_host_states */
 };
 
-/* Work of a step besides the batch. Arrays belong to the scheduler until the next schedule. */
+/* Work of a step besides the batch. Arrays belong to the scheduler until the next schedule; samples
+ * and scored until the next schedule after the step's commit. */
 struct scheduler_plan {
-    const struct kv_copy *copies; /* to be made in this order before the step */
+    /* To be made in this order behind all steps scheduled before, and before the step. A plan
+     * without rows may have some, too. */
+    const struct kv_copy *copies;
     uint32_t n_copies;
-    const struct state_move *moves; /* to be made in this order before the step */
+    const struct state_move *moves; /* likewise */
     uint32_t n_moves;
     struct sequence *const *samples; /* [n_samples] sequence of each sample row of the batch */
     /* [n_samples] 0: a token is drawn; else the index of the prompt token whose log-probability the
@@ -194,23 +198,28 @@ int64_t scheduler_next_deadline(const struct scheduler *sched);
 /* Any live request, or NULL. Serves to end all requests. */
 struct request *scheduler_any(const struct scheduler *sched);
 
-/* Plans a step into `batch` (cleared first). Returns false if nothing can run. After true,
- * scheduler_commit() must follow before any other call but scheduler_take() and
- * scheduler_schedule_ahead(). */
+/* Plans a step into `batch` (cleared first). Returns false if nothing can run. After true the step
+ * is in flight until its scheduler_commit(). Fewer than max_flights steps are in flight. Steps are
+ * committed in the order in which they were scheduled.
+ *
+ * While steps are in flight, requests of which scheduler_is_in_flight() is true must not end.
+ * False may then mean that the request to run next waits for a commit. */
 bool scheduler_schedule(struct scheduler *sched, struct step_batch *batch, int64_t now_ns,
                         struct scheduler_plan *out_plan);
-/* Sample i of the plan has been drawn: a token (status 0) is appended to its sequence. If the token
- * equals the drafted one, returns the sample of the draft's row. The caller draws and takes that
- * sample next. Else returns 0. The caller draws and takes all samples before the last n_drafted; a
- * drafted one only when returned here. Between schedule and commit. */
+/* True if a choice of the request has rows in a step in flight. */
+bool scheduler_is_in_flight(const struct request *request);
+/* Sample i of the oldest step in flight has been drawn: a token (status 0) is appended to its
+ * sequence. If the token equals the drafted one, returns the sample of the draft's row. The caller
+ * draws and takes that sample next. Else returns 0. The caller draws and takes all samples before
+ * the last n_drafted; a drafted one only when returned here. Between schedule and commit. */
 uint32_t scheduler_take(struct scheduler *sched, uint32_t i, const struct sample_result *result);
-/* Ends the step. The caller ends sequences and stores the scores. */
+/* Ends the oldest step in flight. The caller ends sequences and stores the scores. */
 void scheduler_commit(struct scheduler *sched);
 
-/* Between schedule and commit: writes the expected next step into `batch`, with token ids 0. The
- * guess assumes that every sequence of the current step continues, unless the token drawn now is
- * its last. Nothing else is assumed to change. Nothing in the scheduler changes and no block is
- * taken.
+/* Between schedule and commit, with max_flights 1: writes the expected next step into `batch`, with
+ * token ids 0. The guess assumes that every sequence of the current step continues, unless the
+ * token drawn now is its last. Nothing else is assumed to change. Nothing in the scheduler changes
+ * and no block is taken.
  *
  * If the next scheduler_schedule() gets this batch and plans the same step, it sets batch->is_ahead
  * and writes only the ids. Returns false, with an empty `batch`, if another kind of step is

@@ -111,8 +111,9 @@ bool scheduler_schedule_ahead(struct scheduler *sched, struct step_batch *batch)
 static bool has_states_at(const struct scheduler *sched, const struct sequence *seq, uint32_t row)
 {
     const struct step_batch *b = sched->batch;
-    return !sched->states || (b->state_reads[row] == seq->state_slot &&
-                              b->state_writes[row] == sched->state_writes[seq->i_state_write].slot);
+    return !sched->states ||
+           (b->state_reads[row] == seq->state_slot &&
+            b->state_writes[row] == sched->flight->state_writes[seq->i_state_write].slot);
 }
 
 /* True if the row's window block, and its table, are the expected ones. */

@@ -10,8 +10,8 @@
 static void add_sample(struct scheduler *sched, struct sequence *seq, uint32_t row, uint32_t scored)
 {
     sched->batch->sample_rows[sched->batch->n_sample_rows++] = row;
-    sched->scored[sched->plan.n_samples] = scored;
-    sched->samples[sched->plan.n_samples++] = seq;
+    sched->flight->scored[sched->plan.n_samples] = scored;
+    sched->flight->samples[sched->plan.n_samples++] = seq;
     sched->n_scored += scored != 0;
 }
 
@@ -103,15 +103,15 @@ void scheduler_batch_emit(struct scheduler *sched, struct sequence *seq, uint32_
         add_sample(sched, seq, b->n_rows - 1 - seq->n_drafts, 0);
     seq->n_rows = n;
     seq->last_step = sched->n_steps;
-    sched->scheduled[sched->n_scheduled++] = seq;
+    sched->flight->scheduled[sched->flight->n_scheduled++] = seq;
 }
 
 /* Drafted samples come last, so that all other samples are adjacent. */
 void scheduler_batch_want_drafts(struct scheduler *sched)
 {
     uint32_t n = sched->plan.n_samples;
-    for (uint32_t s = 0; s < sched->n_scheduled; s++) {
-        struct sequence *seq = sched->scheduled[s];
+    for (uint32_t s = 0; s < sched->flight->n_scheduled; s++) {
+        struct sequence *seq = sched->flight->scheduled[s];
         seq->i_draft = sched->plan.n_samples;
         for (uint32_t i = seq->n_drafts; i > 0; i--)
             add_sample(sched, seq, sched->batch->seq_start[s + 1] - i, 0);

@@ -29,7 +29,8 @@ void scheduler_blocks_cross(struct scheduler *sched)
 {
     for (uint32_t i = 0; sched->cfg.long_rope_after && i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
-        if (!seq->n_computed || seq->is_long == scheduler_blocks_want_long(sched, seq))
+        if (!seq->n_computed || seq->n_rows ||
+            seq->is_long == scheduler_blocks_want_long(sched, seq))
             continue;
         scheduler_blocks_release(sched, seq);
         sched->n_rope_crossings++;
@@ -83,7 +84,8 @@ static void preempt(struct scheduler *sched, struct sequence *victim)
     sched->n_preemptions++;
 }
 
-/* The cheapest sequence to preempt, or NULL. Not `spared`, and none with rows in the step. */
+/* The cheapest sequence to preempt, or NULL. Not `spared`, and none with rows in this step or one
+ * in flight. */
 static struct sequence *find_victim(const struct scheduler *sched, const struct sequence *spared)
 {
     struct sequence *victim = NULL;

@@ -20,7 +20,7 @@ static uint32_t expected_prompt_rows(const struct scheduler *sched, const struct
     for (uint32_t i = 0; i < sched->n_running && n < sched->cfg.max_rows; i++) {
         const struct sequence *seq = sched->running[i];
         uint32_t left = sequence_n_tokens(seq) - seq->n_computed;
-        if (seq->state == SEQUENCE_RUNNING && !seq->request->paused &&
+        if (seq->state == SEQUENCE_RUNNING && !seq->request->paused && !seq->n_rows &&
             (left > 1 || !seq->n_computed))
             n += min_u32(left, chunk);
     }

@@ -29,6 +29,16 @@ struct state_write {
     uint32_t n_tokens, slot;
 };
 
+/* A step between its schedule and its commit. */
+struct scheduler_flight {
+    struct sequence **samples;        /* [max_seqs + n_score_rows + n_draft_rows] */
+    uint32_t *scored;                 /* same length */
+    struct sequence **scheduled;      /* [max_seqs] */
+    struct state_write *state_writes; /* [max_rows] by sequence */
+    uint32_t n_scheduled, n_state_writes;
+    struct step_shape shape;
+};
+
 /* Blocks of layers with a window; see scheduler_windows.c. */
 struct scheduler_windows {
     struct kv_cache *kv; /* NULL: all layers share one pool */
@@ -62,27 +72,30 @@ struct scheduler {
     uint32_t *free_slots; /* stack of unused slots */
     uint32_t n_free_slots;
 
-    /* the current step */
+    /* Steps in flight: a ring of max_flights, the oldest first. A sequence has rows (n_rows) in at
+     * most one of them. */
+    struct scheduler_flight *flights;
+    uint32_t first_flight, n_flights;
+    struct step_shape done; /* work of the step that was committed last */
+
+    /* the step that is being scheduled, or was scheduled last */
+    struct scheduler_flight *flight;
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct step_shape shape;
-    int64_t limit_ns;            /* limit of the step's time; 0: none */
-    struct kv_copy *copies;      /* [2 · max_seqs] */
-    struct sequence **samples;   /* [max_seqs + n_score_rows + n_draft_rows] */
-    uint32_t *scored;            /* same length as `samples` */
-    struct sequence **scheduled; /* [max_seqs] */
-    struct sequence **order;     /* [max_seqs] scratch */
-    struct request **started;    /* [max_seqs] */
-    struct sequence **begun;     /* [max_seqs] */
-    uint32_t n_scheduled, n_scored;
+    uint32_t n_others;        /* sequences that draw a token in other steps in flight */
+    int64_t limit_ns;         /* limit of the step's time; 0: none */
+    struct kv_copy *copies;   /* [2 · max_seqs] */
+    struct sequence **order;  /* [max_seqs] scratch */
+    struct request **started; /* [max_seqs] */
+    struct sequence **begun;  /* [max_seqs] */
+    uint32_t n_scored;
     struct request *passed; /* next request, if it has no room: every other start passes it over */
     bool holds;             /* no request may start: `passed` was passed over too often */
     uint32_t *block_tokens; /* [block_size] scratch */
     struct draft_job *jobs; /* [n_draft_seqs] jobs of the draft model */
     uint32_t *indexes; /* [max_seqs][draft_index_len] by slot; untouched pages take no memory */
     struct scheduler_ahead ahead;
-    struct state_write *state_writes; /* [max_rows] those of the current step, by sequence */
-    uint32_t n_state_writes;
     uint32_t n_states_promised; /* fresh slots that sequences of the step will take */
     uint64_t n_snapshot_hits;
     struct sequence **moved; /* [n_host_states] sequence of each place in host memory, or NULL */
@@ -126,6 +139,15 @@ void scheduler_sort_running(struct scheduler *sched);
 /* Puts an active request back into the queue and frees its slots and blocks. */
 void scheduler_send_back(struct scheduler *sched, struct request *request);
 
+/* --- scheduler_flights.c --- */
+
+bool scheduler_flights_open(struct scheduler *sched);
+void scheduler_flights_close(struct scheduler *sched);
+/* Empties the next place of the ring for the step that is scheduled now. */
+void scheduler_flights_begin(struct scheduler *sched);
+/* Most decoding sequences of the step, if n could be in it: their share of all that decode. */
+uint32_t scheduler_flights_share(const struct scheduler *sched, uint32_t n);
+
 /* --- scheduler_batch.c --- */
 
 /* Writes the sequence's next n rows, and those of its drafts, into the batch. */
@@ -163,8 +185,9 @@ uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority
 
 /* Sends running requests back to make room for a queued request, before the step has rows. A caller
  * without running requests takes slots of a caller with several. A higher priority takes slots of a
- * lower one. Serves the first request of the queue for which this makes room. */
-void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns);
+ * lower one. Serves the first request of the queue for which this makes room. Returns false if a
+ * request to be sent back is in flight: the step must wait for its commit. */
+bool scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns);
 /* Decides before the step's prompts if any request may start. None may start if the next request
  * has been passed over too often. The next request is `oldest`, or, if that is NULL, the first by
  * `turn`. */
@@ -271,7 +294,8 @@ void scheduler_states_emit(const struct scheduler *sched, const struct sequence 
 uint32_t scheduler_states_next(const struct scheduler *sched, const struct sequence *seq);
 /* The step is done: keeps the slot behind the sequence's computed tokens, and snapshots. Its full
  * blocks are recorded already. */
-void scheduler_states_commit(struct scheduler *sched, struct sequence *seq);
+void scheduler_states_commit(struct scheduler *sched, const struct scheduler_flight *flight,
+                             struct sequence *seq);
 /* True if a block with this node of the prefix cache has a snapshot. */
 bool scheduler_states_has_snapshot(const struct scheduler *sched, uint64_t node);
 /* The sequence continues from the snapshot, which exists. */

@@ -16,9 +16,15 @@ static bool comes_before(const struct scheduler *sched, const struct request *a,
 }
 
 /* True if the sequence has prompt or replay rows to compute. */
-static bool needs_piece(const struct sequence *seq)
+static bool is_in_prompt(const struct sequence *seq)
 {
     return seq->state == SEQUENCE_RUNNING && !seq->request->paused && !sequence_decodes(seq);
+}
+
+/* The same, and the sequence has no rows in this step or one in flight. */
+static bool needs_piece(const struct sequence *seq)
+{
+    return is_in_prompt(seq) && !seq->n_rows;
 }
 
 uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority)
@@ -27,7 +33,7 @@ uint64_t scheduler_prompts_least(const struct scheduler *sched, int32_t priority
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct request *r = sched->running[i]->request;
         uint64_t counter = fair_share_counter(sched->share, r->i_caller);
-        if (needs_piece(sched->running[i]) && r->priority >= priority && counter < least)
+        if (is_in_prompt(sched->running[i]) && r->priority >= priority && counter < least)
             least = counter;
     }
     return least;
@@ -48,7 +54,7 @@ static uint32_t cut_to_time(const struct scheduler *sched, uint32_t depth, uint3
 {
     struct step_shape shape = sched->shape;
     uint32_t done = sched->plan.n_prefill_rows;
-    if (!sched->limit_ns || !shape.n_decode)
+    if (!sched->limit_ns || !(shape.n_decode + sched->n_others))
         return n;
     shape.n_prefill = done;
     uint32_t fits = step_time_fit_rows(&sched->time, &shape, depth, sched->limit_ns, n);
@@ -121,7 +127,7 @@ static struct sequence *next_running(const struct scheduler *sched, const int32_
     struct sequence *best = NULL;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         struct sequence *seq = sched->running[i];
-        if (!needs_piece(seq) || seq->n_rows || seq->passed_step == sched->n_steps)
+        if (!needs_piece(seq) || seq->passed_step == sched->n_steps)
             continue;
         if (!best || comes_before(sched, seq->request, best->request, turn))
             best = seq;
@@ -234,6 +240,9 @@ static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape
     for (uint32_t i = 0; i < sched->n_running; i++)
         n += !sched->running[i]->request->paused && is_lasting(sched->running[i]);
     n = n < sched->cfg.max_seqs ? n : sched->cfg.max_seqs;
+    n = (n + sched->n_flights) / (1 + sched->n_flights); /* the share of this step */
+    if (!all.n_decode && sched->n_others)
+        all.n_decode = n;
     if (!all.n_decode || n <= all.n_decode)
         return step_time_predict(&sched->time, &all);
     all.n_context = all.n_context / all.n_decode * n;
@@ -248,7 +257,9 @@ static int64_t decode_ns_of_all(const struct scheduler *sched, struct step_shape
 int64_t scheduler_prompts_limit_ns(const struct scheduler *sched, const struct step_shape *shape,
                                    int64_t draft_ns)
 {
-    int64_t target = sched->cfg.target_step_ns, limit = target - draft_ns;
+    int64_t target = sched->cfg.target_step_ns;
+    /* A token waits for the other steps in flight, too. */
+    int64_t limit = target / (1 + sched->n_flights) - draft_ns;
     if (!target)
         return 0;
     if (target == SCHEDULER_TARGET_AUTO) { /* a step without prompts includes drafting, too */
@@ -279,7 +290,7 @@ void scheduler_prompts_schedule(struct scheduler *sched, int64_t now_ns)
     }
     while (has_room(sched) && schedule_next(sched, turn, &floor, now_ns))
         ;
-    if (!sched->batch->n_rows)
+    if (!sched->batch->n_rows && !sched->n_flights)
         schedule_alone(sched, now_ns);
     sched->n_since_turn += sched->plan.n_prefill_rows > 0;
 }

@@ -8,7 +8,8 @@ enum { MOST_TRIED = 16 };
 
 uint32_t scheduler_starts_spare_blocks(const struct scheduler *sched)
 {
-    return sched->batch->n_rows ? 1 + sched->plan.n_decode_rows / 8 : 0;
+    uint32_t n = sched->plan.n_decode_rows + sched->n_others;
+    return sched->batch->n_rows || sched->n_flights ? 1 + n / 8 : 0;
 }
 
 /* True if slots and blocks suffice for the request, with `spare` blocks left free. */
@@ -255,20 +256,23 @@ static bool can_displace(void *ctx, struct request *r)
  * request just sent back could take them again, endlessly. The request's caller pays for the lost
  * work. Otherwise a caller of many small requests could force large requests of others to be
  * recomputed again and again. */
-void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns)
+bool scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns)
 {
     struct place_search search = {.sched = sched};
     struct request *r = scheduler_queue_peek(sched->queue, NULL);
     uint32_t spare = 1 + sched->n_running / 8;
     if (!r || has_room_for(sched, r, spare))
-        return;
+        return true;
     survey_running(&search);
     r = scheduler_queue_find(sched->queue, NULL, can_displace, &search);
     if (!r)
-        return;
+        return true;
     uint64_t lost = 0;
     /* `started` is unused so far in this step */
     uint32_t n = find_all_yielding(sched, r, sched->started);
+    for (uint32_t i = 0; sched->n_flights && i < n; i++)
+        if (scheduler_is_in_flight(sched->started[i]))
+            return false;
     for (uint32_t i = 0; i < n; i++) {
         lost += lost_tokens(sched, sched->started[i]);
         scheduler_send_back(sched, sched->started[i]);
@@ -276,4 +280,5 @@ void scheduler_starts_make_place(struct scheduler *sched, int64_t now_ns)
     fair_share_charge(sched->share, r->i_caller, lost);
     sched->passed = NULL;
     scheduler_starts_activate(sched, r, now_ns);
+    return true;
 }

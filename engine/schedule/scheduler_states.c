@@ -87,7 +87,8 @@ static void add_write(struct scheduler *sched, struct sequence *seq, uint32_t n_
                       uint32_t slot)
 {
     assert(slot != STATE_SLOT_NONE);
-    sched->state_writes[sched->n_state_writes++] = (struct state_write){n_tokens, slot};
+    struct scheduler_flight *flight = sched->flight;
+    flight->state_writes[flight->n_state_writes++] = (struct state_write){n_tokens, slot};
     seq->n_state_writes++;
 }
 
@@ -109,7 +110,7 @@ void scheduler_states_choose(struct scheduler *sched, struct sequence *seq, uint
 {
     uint32_t bs = sched->cfg.block_size, end = seq->n_computed + n;
     enum state_place place;
-    seq->i_state_write = sched->n_state_writes;
+    seq->i_state_write = sched->flight->n_state_writes;
     seq->n_state_writes = 0;
     if (!sched->states)
         return;
@@ -125,7 +126,7 @@ void scheduler_states_emit(const struct scheduler *sched, const struct sequence 
 {
     struct step_batch *b = sched->batch;
     for (uint32_t i = 0; i < seq->n_state_writes; i++) {
-        const struct state_write *write = &sched->state_writes[seq->i_state_write + i];
+        const struct state_write *write = &sched->flight->state_writes[seq->i_state_write + i];
         b->state_writes[row + write->n_tokens - seq->n_computed - 1] = write->slot;
     }
 }
@@ -136,17 +137,18 @@ uint32_t scheduler_states_next(const struct scheduler *sched, const struct seque
     if (!seq->n_state_writes)
         return STATE_SLOT_NONE;
     const struct state_write *last =
-        &sched->state_writes[seq->i_state_write + seq->n_state_writes - 1];
+        &sched->flight->state_writes[seq->i_state_write + seq->n_state_writes - 1];
     return wants_snapshot(sched, seq, last->n_tokens, &place) ? STATE_SLOT_NONE : last->slot;
 }
 
-void scheduler_states_commit(struct scheduler *sched, struct sequence *seq)
+void scheduler_states_commit(struct scheduler *sched, const struct scheduler_flight *flight,
+                             struct sequence *seq)
 {
     uint32_t old = seq->state_slot;
     if (!sched->states)
         return;
     for (uint32_t i = 0; i < seq->n_state_writes; i++) {
-        const struct state_write *write = &sched->state_writes[seq->i_state_write + i];
+        const struct state_write *write = &flight->state_writes[seq->i_state_write + i];
         if (write->slot == old) /* in place: the holder is the same */
             old = STATE_SLOT_NONE;
         record_snapshot(sched, seq, write);

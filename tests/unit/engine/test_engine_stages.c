@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "tests/unit/engine/support/support_engine.h"
 #include "tests/unit/engine/support/support_golden.h"
 #include "tests/unit/engine/support/support_same.h"
@@ -63,6 +64,43 @@ static void test_64_alone_equal_64_in_stages_recurrent(void **state)
     same_check_stages(path, DTYPE_BF16, 2, some, sizeof(some) / sizeof(some[0]), 44);
 }
 
+/* --- steps in flight --- */
+
+/* Decode rows per step of 8 requests. */
+static double rows_per_step(uint32_t max_flights, struct run_result *results)
+{
+    struct engine_config cfg = run_config("q4_1");
+    cfg.executor.pp = 2;
+    cfg.max_flights = max_flights;
+    cfg.target_itl_ms = 0;
+    struct engine *engine = run_open(&cfg);
+    struct engine_request req = run_simple(8, 60);
+    run_slow_steps(NS_PER_MS); /* all requests arrive within a few steps */
+    for (uint32_t i = 0; i < 8; i++)
+        run_submit(engine, &req, &results[i]);
+    run_wait(engine, results, 8);
+    run_wait_idle(engine);
+    struct engine_stats s = run_stats(engine);
+    assert_int_equal(s.n_blocks_free, s.n_blocks);
+    run_close(engine);
+    return (double)s.n_decode_rows / (double)s.n_decode_steps;
+}
+
+/* With two steps in flight each has half of the sequences. */
+static void test_two_steps_in_flight_share_the_sequences(void **state)
+{
+    struct run_result one[8], two[8];
+    (void)state;
+    assert_true(rows_per_step(1, one) > 6);
+    double rows = rows_per_step(0, two);
+    assert_true(rows > 3 && rows < 4.5);
+    for (uint32_t i = 0; i < 8; i++) {
+        run_assert_same(&one[i], &two[i], "two steps in flight");
+        run_result_fini(&one[i]);
+        run_result_fini(&two[i]);
+    }
+}
+
 /* --- resume --- */
 
 static struct engine *open_split(uint32_t tp, uint32_t pp)
@@ -114,6 +152,7 @@ int main(void)
         cmocka_unit_test(test_64_alone_equal_64_in_stages_windows),
         cmocka_unit_test(test_64_alone_equal_64_in_stages_experts),
         cmocka_unit_test(test_64_alone_equal_64_in_stages_recurrent),
+        cmocka_unit_test(test_two_steps_in_flight_share_the_sequences),
         cmocka_unit_test(test_resume_on_another_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

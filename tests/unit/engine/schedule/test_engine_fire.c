@@ -26,7 +26,9 @@ enum {
     MAX_ANSWER = 40,
     MAX_TEXT = 4096,
     MAX_ITEMS = 16,
-    MAX_RANKS = 2,
+    MAX_TP = 2,
+    MAX_PP = 2,
+    MAX_RANKS = MAX_TP * MAX_PP,
 };
 
 static const char *const models[] = {"qwen35", "mamba2", "granitehybrid_moe", "lfm2"};
@@ -86,7 +88,8 @@ static void make_jobs(uint32_t vocab)
 /* --- engines --- */
 
 static const char *model;
-static int shared_fds[MAX_RANKS + 1][MAX_RANKS]; /* packed weights of parked engines, by ranks */
+/* packed weights of parked engines, by tp and pp */
+static int shared_fds[MAX_TP + 1][MAX_PP + 1][MAX_RANKS];
 
 static struct engine_config base_config(void)
 {
@@ -97,12 +100,14 @@ static struct engine_config base_config(void)
     return cfg;
 }
 
-/* Few blocks, few slots and small steps, in all mixtures. The largest request fits. */
+/* Few blocks, few slots and small steps, in all mixtures. The largest request fits. Half of the
+ * engines have two stages, and so two steps in flight. */
 static struct engine_config random_config(bool from_parked)
 {
     struct engine_config cfg = base_config();
     cfg.executor.tp = 1 + below(2);
-    cfg.executor.n_threads = cfg.executor.tp;
+    cfg.executor.pp = 1 + below(2);
+    cfg.executor.n_threads = cfg.executor.tp * cfg.executor.pp;
     cfg.executor.kv_block_size = below(2) ? 16 : 4;
     cfg.executor.kv_tokens = 512 + below(2) * below(1500);
     cfg.executor.state_slots = 6 + below(below(2) ? 3 : 20);
@@ -113,24 +118,26 @@ static struct engine_config random_config(bool from_parked)
     cfg.snapshot_blocks = below(4);
     cfg.draft_tokens = below(2) ? 4 + below(12) : 0;
     if (from_parked) {
-        cfg.executor.packed_fds = shared_fds[cfg.executor.tp];
-        cfg.executor.n_packed_fds = cfg.executor.tp;
+        cfg.executor.packed_fds = shared_fds[cfg.executor.tp][cfg.executor.pp];
+        cfg.executor.n_packed_fds = cfg.executor.tp * cfg.executor.pp;
     }
     return cfg;
 }
 
 static void open_shared(void)
 {
-    for (uint32_t tp = 1; tp <= MAX_RANKS; tp++)
-        for (uint32_t r = 0; r < tp; r++)
-            assert_true((shared_fds[tp][r] = memfd_create("fire", MFD_ALLOW_SEALING)) >= 0);
+    for (uint32_t tp = 1; tp <= MAX_TP; tp++)
+        for (uint32_t pp = 1; pp <= MAX_PP; pp++)
+            for (uint32_t r = 0; r < tp * pp; r++)
+                assert_true((shared_fds[tp][pp][r] = memfd_create("fire", MFD_ALLOW_SEALING)) >= 0);
 }
 
 static void close_shared(void)
 {
-    for (uint32_t tp = 1; tp <= MAX_RANKS; tp++)
-        for (uint32_t r = 0; r < tp; r++)
-            close(shared_fds[tp][r]);
+    for (uint32_t tp = 1; tp <= MAX_TP; tp++)
+        for (uint32_t pp = 1; pp <= MAX_PP; pp++)
+            for (uint32_t r = 0; r < tp * pp; r++)
+                close(shared_fds[tp][pp][r]);
 }
 
 /* Computes each request by itself, without a cache. */

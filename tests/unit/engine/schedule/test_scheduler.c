@@ -184,7 +184,13 @@ static void disturb(struct bench *b, struct request **all, uint32_t n)
     struct request *r = all[bench_below(n)];
     if (r->state == REQUEST_ENDED)
         return;
-    switch (bench_below(8)) {
+    uint32_t event = bench_below(8);
+    if (event < 2 && scheduler_is_in_flight(r)) {
+        bench_settle(b);
+        if (r->state == REQUEST_ENDED)
+            return;
+    }
+    switch (event) {
     case 0:
         scheduler_end_request(b->sched, r);
         break;
@@ -199,8 +205,8 @@ static void disturb(struct bench *b, struct request **all, uint32_t n)
     }
 }
 
-static void run_traffic(const struct traffic *t, bool drafts, uint64_t *n_preemptions,
-                        uint64_t *n_hits, uint64_t *n_accepted)
+static void run_traffic(const struct traffic *t, bool drafts, uint32_t max_flights,
+                        uint64_t *n_preemptions, uint64_t *n_hits, uint64_t *n_accepted)
 {
     struct bench *b = &bench;
     struct request **all = calloc(t->n_requests, sizeof(*all));
@@ -209,6 +215,7 @@ static void run_traffic(const struct traffic *t, bool drafts, uint64_t *n_preemp
     uint32_t n = 0;
     struct scheduler_config cfg = t->cfg;
     cfg.n_draft_rows = drafts ? 12 : 0;
+    cfg.max_flights = max_flights;
     bench_open(b, &cfg);
     b->repeats = drafts;
     b->limits.draft_tokens = drafts ? 6 : 0;
@@ -249,15 +256,14 @@ static void run_traffic(const struct traffic *t, bool drafts, uint64_t *n_preemp
     bench_close(b);
 }
 
-static void test_random_traffic_every_answer_is_the_undisturbed_one(void **state)
+static void check_traffics(uint32_t max_flights)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(traffics) / sizeof(traffics[0]); i++) {
         const struct traffic *t = &traffics[i];
         uint64_t n_preemptions = 0, n_hits = 0, n_accepted = 0;
         for (bench_rng = 1; bench_rng < 3000; bench_rng += 300) {
             uint32_t seed = bench_rng;
-            run_traffic(t, bench_rng / 300 % 2, &n_preemptions, &n_hits, &n_accepted);
+            run_traffic(t, bench_rng / 300 % 2, max_flights, &n_preemptions, &n_hits, &n_accepted);
             bench_rng = seed;
         }
         assert_true(n_accepted > 10 || t->cfg.max_rows == 1);
@@ -267,10 +273,25 @@ static void test_random_traffic_every_answer_is_the_undisturbed_one(void **state
     }
 }
 
+static void test_random_traffic_every_answer_is_the_undisturbed_one(void **state)
+{
+    (void)state;
+    check_traffics(1);
+}
+
+/* Sequences in flight are neither scheduled again nor preempted, and lose no block. */
+static void test_random_traffic_with_steps_in_flight(void **state)
+{
+    (void)state;
+    check_traffics(2);
+    check_traffics(4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_traffic_every_answer_is_the_undisturbed_one),
+        cmocka_unit_test(test_random_traffic_with_steps_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

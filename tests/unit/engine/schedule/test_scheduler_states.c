@@ -64,10 +64,10 @@ static uint64_t read_state(const struct sequence *seq, uint32_t slot, uint32_t a
     return oracle.slots[slot];
 }
 
-static void move_states(const struct bench *b)
+static void move_states(const struct bench *b, const struct scheduler_plan *plan)
 {
-    for (uint32_t i = 0; i < b->plan.n_moves; i++) {
-        const struct state_move *move = &b->plan.moves[i];
+    for (uint32_t i = 0; i < plan->n_moves; i++) {
+        const struct state_move *move = &plan->moves[i];
         assert_true(move->slot < b->cfg.n_state_slots && move->place < b->cfg.n_host_states);
         if (move->to_host)
             oracle.host[move->place] = oracle.slots[move->slot];
@@ -84,9 +84,8 @@ static void run_states(struct bench *b)
     uint64_t written[MAX_STATES];
     memset(reader, 0, sizeof(reader));
     memset(writer, 0, sizeof(writer));
-    move_states(b);
     for (uint32_t s = 0; s < t->n_seqs; s++) {
-        const struct sequence *seq = b->sched->scheduled[s];
+        const struct sequence *seq = b->sched->flights[b->sched->first_flight].scheduled[s];
         uint32_t first = t->seq_start[s], end = t->seq_start[s + 1];
         uint64_t h = read_state(seq, t->state_reads[first], t->positions[first]);
         assert_true(h == state_after(seq, t->positions[first]));
@@ -137,7 +136,8 @@ static void check_states(const struct bench *b)
                 assert_true(oracle.slots[slot] == state_after(seq, (k + 1) * BLOCK));
         }
     }
-    assert_int_equal(state_cache_n_free(sched->states), b->cfg.n_state_slots - n_held);
+    if (!b->n_flights) /* else steps hold the slots that they write */
+        assert_int_equal(state_cache_n_free(sched->states), b->cfg.n_state_slots - n_held);
     for (uint32_t i = 0; sched->prefix && i < b->cfg.n_blocks; i++) {
         uint64_t node = prefix_cache_node(sched->prefix, i);
         n_snapshots += node && state_cache_peek(sched->states, node) != STATE_SLOT_NONE;
@@ -149,8 +149,7 @@ static void check_states(const struct bench *b)
 static bool step(struct bench *b)
 {
     bool ran = bench_step(b);
-    if (!b->sched->n_moves) /* else moves wait for the next step that runs */
-        check_states(b);
+    check_states(b);
     return ran;
 }
 
@@ -159,6 +158,7 @@ static void open_states(struct bench *b, const struct scheduler_config *cfg)
     assert_true(cfg->n_state_slots <= MAX_STATES && cfg->max_seqs <= 32);
     bench_open(b, cfg);
     b->on_schedule = run_states;
+    b->on_moves = move_states;
     memset(oracle.slots, 0xAA, sizeof(oracle.slots));
 }
 
@@ -439,6 +439,8 @@ static bool has_unfinished(const struct request *r)
 static void disturb(struct bench *b, struct request **all, uint32_t *n)
 {
     struct request *r = all[bench_below(*n)];
+    if (scheduler_is_in_flight(r))
+        bench_settle(b);
     switch (r->state == REQUEST_ENDED ? 1 : bench_below(8)) {
     case 0:
         scheduler_end_sequence(b->sched, &r->choices[bench_below(r->n_choices)]);
@@ -476,7 +478,7 @@ static struct scheduler_config random_config(bool *out_drafts)
     return cfg;
 }
 
-static void run_schedule(struct totals *totals)
+static void run_schedule(struct totals *totals, uint32_t max_flights)
 {
     static const char *const callers[] = {"ann", "bob", "cid"};
     struct bench *b = &bench;
@@ -485,9 +487,10 @@ static void run_schedule(struct totals *totals)
     bool drafts;
     uint32_t n = 0, n_most = 4 + bench_below(20), n_seeds = 1 + bench_below(20);
     struct scheduler_config cfg = random_config(&drafts);
+    cfg.max_flights = max_flights;
     open_states(b, &cfg);
     b->sched->cfg.share_generated = bench_below(4) > 0;
-    b->looks_ahead = !drafts;
+    b->looks_ahead = !drafts && max_flights == 1;
     b->repeats = drafts;
     b->limits.draft_tokens = drafts ? 6 : 0;
     scheduler_set_row_cost(b->sched, drafts ? 1e6f : 8.0f);
@@ -534,7 +537,7 @@ static void test_random_schedules_read_the_state_of_their_tokens(void **state)
     struct totals totals = {0};
     for (uint32_t seed = 1; seed <= n; seed++) {
         bench_rng = seed * 2654435761u;
-        run_schedule(&totals);
+        run_schedule(&totals, 1);
     }
     print_message("%u schedules: %llu snapshots found, %llu moved out, %llu replayed\n", n,
                   (unsigned long long)totals.n_hits, (unsigned long long)totals.n_moved,
@@ -542,6 +545,22 @@ static void test_random_schedules_read_the_state_of_their_tokens(void **state)
     assert_true(totals.n_preemptions > n && totals.n_hits > n && totals.n_evictions > n);
     assert_true(totals.n_replayed > n / 8 && totals.n_moved > n / 8);
     assert_true(totals.n_crossings > n / 8 && totals.n_accepted > n && totals.n_kept > n);
+}
+
+/* Steps are scheduled while others are in flight. */
+static void test_random_schedules_with_steps_in_flight(void **state)
+{
+    (void)state;
+    const char *text = getenv("SLUICE_SCHEDULES");
+    uint32_t n = text ? (uint32_t)strtoul(text, NULL, 10) : 1500;
+    struct totals totals = {0};
+    for (uint32_t seed = 1; seed <= n; seed++) {
+        bench_rng = seed * 2654435761u;
+        run_schedule(&totals, 2 + seed % 3);
+    }
+    assert_true(totals.n_preemptions > n && totals.n_hits > n && totals.n_evictions > n);
+    assert_true(totals.n_replayed > n / 8 && totals.n_moved > n / 8);
+    assert_true(totals.n_crossings > n / 8 && totals.n_accepted > n);
 }
 
 int main(void)
@@ -556,6 +575,7 @@ int main(void)
         cmocka_unit_test(test_drafts_take_spare_slots_only),
         cmocka_unit_test(test_preemption_moves_the_state_out_where_that_costs_less),
         cmocka_unit_test(test_random_schedules_read_the_state_of_their_tokens),
+        cmocka_unit_test(test_random_schedules_with_steps_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,6 +73,8 @@ struct engine_config run_config(const char *name)
     struct engine_config cfg;
     engine_config_init(&cfg);
     cfg.defer_text = getenv("SLUICE_TEST_DEFER") != NULL; /* ctest runs these tests both ways */
+    if (getenv("SLUICE_TEST_STAGES"))                     /* and these in stages */
+        cfg.executor.pp = (uint32_t)strtoul(getenv("SLUICE_TEST_STAGES"), NULL, 10);
     if (strchr(name, '/'))
         snprintf(path, sizeof(path), "%s", name);
     else

@@ -39,7 +39,11 @@ void bench_open(struct bench *b, const struct scheduler_config *given)
                                  b->cfg.n_draft_rows, b->cfg.n_window_blocks > 0};
     assert_true(b->cfg.n_blocks <= MAX_BLOCKS && b->cfg.max_seqs <= 256);
     assert_int_equal(scheduler_create(&b->cfg, &b->sched, &err), 0);
-    assert_int_equal(step_batch_create(&limits, &b->batch, &err), 0);
+    b->cfg.max_flights = b->cfg.max_flights ? b->cfg.max_flights : 1;
+    assert_true(b->cfg.max_flights <= BENCH_MOST_FLIGHTS);
+    for (uint32_t i = 0; i < b->cfg.max_flights; i++)
+        assert_int_equal(step_batch_create(&limits, &b->flights[i].batch, &err), 0);
+    b->batch = b->flights[0].batch;
     assert_int_equal(step_batch_create(&limits, &b->expected, &err), 0);
 }
 
@@ -52,7 +56,8 @@ void bench_close(struct bench *b)
     assert_int_equal(s.n_queued + s.n_running + s.n_paused + s.n_used_slots, 0);
     assert_null(scheduler_any(b->sched));
     scheduler_destroy(b->sched);
-    step_batch_destroy(b->batch);
+    for (uint32_t i = 0; i < b->cfg.max_flights; i++)
+        step_batch_destroy(b->flights[i].batch);
     step_batch_destroy(b->expected);
 }
 
@@ -149,11 +154,6 @@ static void execute(struct bench *b)
 {
     const struct step_batch *t = b->batch;
     assert_true(t->n_rows <= b->cfg.max_rows && t->n_seqs <= b->cfg.max_seqs);
-    for (uint32_t i = 0; i < b->plan.n_copies; i++) {
-        const struct kv_copy *copy = &b->plan.copies[i];
-        uint64_t *kv = copy->is_window ? b->window_kv : b->kv;
-        memcpy(&kv[copy->to * BLOCK], &kv[copy->from * BLOCK], BLOCK * sizeof(*kv));
-    }
     for (uint32_t s = 0; s < t->n_seqs; s++) {
         assert_true(t->seq_start[s + 1] > t->seq_start[s]);
         assert_true(t->seq_start[s + 1] - t->seq_start[s] <=
@@ -263,12 +263,15 @@ static void check_kept(struct bench *b)
     }
 }
 
-bool bench_step(struct bench *b)
+/* --- steps in flight --- */
+
+/* Runs the oldest step. */
+static void land(struct bench *b)
 {
+    const struct bench_flight *f = &b->flights[b->first_flight];
     b->n_steps++;
-    b->now += 1000;
-    if (!scheduler_schedule(b->sched, b->batch, b->now, &b->plan))
-        return false;
+    b->batch = f->batch;
+    b->plan = f->plan;
     check_kept(b);
     if (b->on_schedule)
         b->on_schedule(b);
@@ -281,12 +284,55 @@ bool bench_step(struct bench *b)
         for (uint32_t at = i; (at = scheduler_take(b->sched, at, &b->results[at])) != 0;)
             b->n_accepted++;
     scheduler_commit(b->sched);
+    b->first_flight = (b->first_flight + 1) % b->cfg.max_flights;
+    b->n_flights--;
     for (uint32_t i = 0; i < b->plan.n_samples; i++) {
         struct sequence *seq = b->plan.samples[i];
         if (seq->n_ids == seq->max_ids)
             scheduler_end_sequence(b->sched, seq);
     }
-    return true;
+}
+
+static void make_moves(struct bench *b, const struct scheduler_plan *plan)
+{
+    if (!plan->n_copies && !plan->n_moves)
+        return;
+    bench_settle(b);
+    if (b->on_moves)
+        b->on_moves(b, plan);
+    for (uint32_t i = 0; i < plan->n_copies; i++) {
+        const struct kv_copy *copy = &plan->copies[i];
+        uint64_t *kv = copy->is_window ? b->window_kv : b->kv;
+        memcpy(&kv[copy->to * BLOCK], &kv[copy->from * BLOCK], BLOCK * sizeof(*kv));
+    }
+}
+
+static bool launch(struct bench *b)
+{
+    struct bench_flight *f = &b->flights[(b->first_flight + b->n_flights) % b->cfg.max_flights];
+    b->now += 1000;
+    bool has_rows = scheduler_schedule(b->sched, f->batch, b->now, &f->plan);
+    make_moves(b, &f->plan);
+    b->n_flights += has_rows;
+    return has_rows;
+}
+
+void bench_settle(struct bench *b)
+{
+    while (b->n_flights)
+        land(b);
+}
+
+bool bench_step(struct bench *b)
+{
+    uint64_t n_before = b->n_steps;
+    while (b->n_flights < b->cfg.max_flights && launch(b))
+        ;
+    if (b->n_flights)
+        land(b);
+    bool ran = b->n_steps > n_before;
+    b->n_steps += !ran;
+    return ran;
 }
 
 struct request *bench_make(struct bench *b, uint32_t seed, uint32_t n_prompt, uint32_t max_tokens,

@@ -10,11 +10,20 @@
 #include "engine/request/request.h"
 #include "engine/schedule/scheduler.h"
 
-enum { MAX_BLOCKS = 4096, BLOCK = 8 };
+enum { MAX_BLOCKS = 4096, BLOCK = 8, BENCH_MOST_FLIGHTS = 8 };
+
+/* A step in flight. */
+struct bench_flight {
+    struct step_batch *batch;
+    struct scheduler_plan plan;
+};
 
 struct bench {
     struct scheduler *sched;
     struct scheduler_config cfg;
+    struct bench_flight flights[BENCH_MOST_FLIGHTS]; /* ring, the oldest first */
+    uint32_t first_flight, n_flights;
+    /* the step that runs, or ran last */
     struct step_batch *batch;
     struct scheduler_plan plan;
     struct request_limits limits;
@@ -27,8 +36,10 @@ struct bench {
     int64_t now;
     bool repeats; /* the model's answers mostly repeat, so that drafts are right */
     uint64_t n_drafted, n_accepted;
-    /* called with a step that is scheduled and not run, or NULL */
+    /* called with the oldest step in flight, which is not run yet, or NULL */
     void (*on_schedule)(struct bench *b);
+    /* called with the moves of a plan, when no other step is in flight, or NULL */
+    void (*on_moves)(const struct bench *b, const struct scheduler_plan *plan);
     bool looks_ahead;            /* each step looks ahead to the next one */
     bool is_expected;            /* the last step expected a next one, which is: */
     struct step_batch *expected; /* the expected step */
@@ -45,8 +56,12 @@ void bench_open(struct bench *b, const struct scheduler_config *given);
 /* Fails the test if requests are left in the bench. */
 void bench_close(struct bench *b);
 
-/* Runs a step and ends the finished choices. Returns false if no request could run. */
+/* Schedules as many steps as may be in flight. Then runs the oldest and ends the finished choices.
+ * So a step runs as late as in the last stage of a pipeline. Returns false if no request could
+ * run. */
 bool bench_step(struct bench *b);
+/* Runs all steps in flight. A request in flight must not end. */
+void bench_settle(struct bench *b);
 
 struct request *bench_make(struct bench *b, uint32_t seed, uint32_t n_prompt, uint32_t max_tokens,
                            uint32_t n, int32_t priority, const char *caller);
