@@ -29,8 +29,8 @@ static int take_rows(const struct executor *ex, uint32_t r, const struct step_pa
                               part->n_rows * hidden * sizeof(float));
 }
 
-/* Waits for the place of the part's rows: the next stage must have taken the rows of the step
- * before that lie there. */
+/* Waits until the part's rows have their place. The next stage must have taken the rows of the step
+ * before from there. */
 static void wait_for_place(const struct step_job *job, uint32_t r, const struct step_part *part)
 {
     struct executor *ex = job->ex;
