@@ -397,13 +397,13 @@ static void schedule_decodes(struct scheduler *sched)
     if (n + part > most && (prompts || scheduler_starts_possible(sched)))
         most -= part;
     uint32_t share = scheduler_flights_share(sched, n);
-    if (n > share) { /* the others are for the next step */
-        sched->plan.n_decode_ready -= n - share;
-        most = share < most ? share : most;
-    }
     if (n > most) {
         sort_sequences(sched->order, n, waited_longer);
         n = most;
+    }
+    if (n > share) { /* the others are for the next step */
+        sched->plan.n_decode_ready -= n - share;
+        n = share;
     }
     n = scheduler_blocks_make_room(sched, sched->order, n);
     uint32_t n_roomy = 0;

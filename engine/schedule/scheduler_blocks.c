@@ -108,19 +108,16 @@ static uint32_t write_block(const struct scheduler *sched, const struct sequence
     return kv_cache_table(sched->kv, seq->slot)[i];
 }
 
-/* True if the next token of the sequence takes a new block. A block that choices of one request
- * share is copied by every writer but the last. */
-static bool takes_block(const struct scheduler *sched, const struct sequence *seq)
+/* True if the next token of seqs[i] takes a new block. A block that choices of one request share is
+ * copied by every writer but the last; the writers before are in seqs. */
+static bool takes_block(const struct scheduler *sched, struct sequence *const *seqs, uint32_t i)
 {
-    uint32_t block = write_block(sched, seq), n_before = 0;
+    const struct request *r = seqs[i]->request;
+    uint32_t block = write_block(sched, seqs[i]), n_before = 0;
     if (block == KV_BLOCK_NONE)
         return true;
-    for (uint32_t i = 0; i < seq->choice; i++) {
-        const struct sequence *other = &seq->request->choices[i];
-        if (other->state == SEQUENCE_RUNNING && other->n_computed &&
-            write_block(sched, other) == block)
-            n_before++;
-    }
+    for (uint32_t k = 0; r->n_choices > 1 && k < i; k++)
+        n_before += seqs[k]->request == r && write_block(sched, seqs[k]) == block;
     return kv_cache_n_refs(sched->kv, block) > 1 + n_before;
 }
 
@@ -147,7 +144,7 @@ uint32_t scheduler_blocks_make_room(struct scheduler *sched, struct sequence **s
                 seqs[n_kept++] = seqs[i];
         n = n_kept;
         for (uint32_t i = 0; i < n; i++)
-            needed += takes_block(sched, seqs[i]);
+            needed += takes_block(sched, seqs, i);
         if (needed <= kv_cache_n_free(sched->kv))
             return n;
         if (scheduler_moves_give_blocks(sched))

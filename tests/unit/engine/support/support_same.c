@@ -168,7 +168,9 @@ static void check_variant(const char *model, enum dtype kv_dtype, uint32_t pp,
         fail_msg("%s, %s: %llu preemptions", model, v->name, (unsigned long long)s.n_preemptions);
     if (v->no_prefix_cache)
         assert_int_equal(s.n_prefix_hit_tokens, 0);
-    else if (n == N && v->max_concurrent < N) /* those that begin together may all come too early */
+    else if (n == N && v->max_concurrent < N && !(pp > 1 && v->draft_tokens))
+        /* Those that begin together may all come too early. Drafts of steps in flight may take the
+         * slots of all snapshots. */
         assert_true(s.n_prefix_hit_tokens > 0);
     /* the number of drafts depends on timing */
     assert_true(v->draft_tokens || !s.n_drafted_tokens);
