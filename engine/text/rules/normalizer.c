@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "base/text/find.h"
 #include "base/utf8.h"
 #include "engine/text/rules/new_characters.h"
 #include "engine/text/rules/pattern.h"
@@ -156,7 +157,7 @@ static void replace(const struct normal_step *s, const char *text, size_t n_byte
 {
     size_t begin = 0;
     while (s->n_from && begin < n_bytes) {
-        const char *found = memmem(text + begin, n_bytes - begin, s->from, s->n_from);
+        const char *found = find_literal(text + begin, n_bytes - begin, s->from, s->n_from);
         if (!found)
             break;
         size_t at = (size_t)(found - text);

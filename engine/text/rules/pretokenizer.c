@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "base/text/find.h"
 #include "base/utf8.h"
 #include "engine/text/rules/new_characters.h"
 #include "engine/text/rules/pattern.h"
@@ -117,8 +118,9 @@ static int find(const struct split *s, const struct step *step, size_t begin, si
         }
         return rc;
     }
-    const char *found =
-        step->n_literal ? memmem(s->text + at, end - at, step->literal, step->n_literal) : NULL;
+    const char *found = step->n_literal
+                            ? find_literal(s->text + at, end - at, step->literal, step->n_literal)
+                            : NULL;
     if (!found)
         return 0;
     *out_from = (size_t)(found - s->text);
