@@ -108,8 +108,8 @@ static uint32_t write_block(const struct scheduler *sched, const struct sequence
     return kv_cache_table(sched->kv, seq->slot)[i];
 }
 
-/* True if the next token of seqs[i] takes a new block. Choices of one request may share a block, and
- * every writer but the last copies the block. The writers before this one are in seqs. */
+/* True if the next token of seqs[i] takes a new block. Choices of one request may share a block,
+ * and every writer but the last copies the block. The writers before this one are in seqs. */
 static bool takes_block(const struct scheduler *sched, struct sequence *const *seqs, uint32_t i)
 {
     const struct request *r = seqs[i]->request;
