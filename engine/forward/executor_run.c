@@ -230,7 +230,7 @@ int executor_await_step(struct executor *ex, uint32_t *out_n_sample_rows, struct
 {
     struct executor_flight *flight = oldest(ex);
     executor_release(ex);
-    assert(ex->n_flights);
+    assert(ex->n_flights && ex->n_stages);
     for (uint32_t s = 0; s < ex->n_stages; s++)
         lane_wait(ex->lanes[s], flight->numbers[s]);
     *out_n_sample_rows = flight->job.batch->n_sample_rows;
