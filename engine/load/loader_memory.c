@@ -95,10 +95,11 @@ void loader_memory_fini(struct loader_memory *memory)
 }
 
 /* Bytes of the mapping at `base` in huge pages, according to /proc/self/smaps; 0 if that file
- * cannot be read. */
-static uint64_t huge_bytes_at(const void *base)
+ * cannot be read. Reading costs the pages of all mappings before it. So a mapping too small for a
+ * huge page is not looked up. */
+static uint64_t huge_bytes_at(const void *base, uint64_t n_bytes)
 {
-    FILE *file = fopen("/proc/self/smaps", "re");
+    FILE *file = n_bytes < HUGE_PAGE_BYTES ? NULL : fopen("/proc/self/smaps", "re");
     char line[256];
     uint64_t total_kib = 0;
     bool inside = false;
@@ -134,7 +135,7 @@ static int map_readonly(int fd, uint64_t n_bytes, struct packed_weights *out_wei
     madvise(base, n_bytes, MADV_POPULATE_READ); /* no faults in the first steps */
 #endif
     *out_weights = (struct packed_weights){
-        .fd = fd, .base = base, .n_bytes = n_bytes, .huge_bytes = huge_bytes_at(base)};
+        .fd = fd, .base = base, .n_bytes = n_bytes, .huge_bytes = huge_bytes_at(base, n_bytes)};
     return 0;
 }
 
