@@ -36,9 +36,11 @@ static int read_sizes(struct shape_reader *r, struct model_shape *s)
                               &s->position_offset);
     if (!rc)
         rc = shape_reader_u32(r, ARCH_PARAM_HIDDEN, 0, 1, MODEL_MAX_HIDDEN, 0, &s->hidden_dim);
+    const struct arch_tensor *row = arch_find_tensor(r->source, ARCH_LAYER_EMBD_NORM);
+    const struct checkpoint_tensor *norm = row ? shape_reader_tensor(r, row->name) : NULL;
     if (!rc)
-        rc = shape_reader_u32(r, ARCH_PARAM_LAYER_EMBD, 0, 0, MODEL_MAX_HIDDEN, 0,
-                              &s->layer_embd_dim);
+        rc = shape_reader_u32(r, ARCH_PARAM_LAYER_EMBD, 0, 0, MODEL_MAX_HIDDEN,
+                              norm ? norm->n_elems : 0, &s->layer_embd_dim);
     return rc;
 }
 

@@ -433,6 +433,30 @@ static int read_ffn(struct shape_reader *r, const struct model_shape *s, uint32_
     return 0;
 }
 
+/* True if the file's own number of positions is 0, and does not mean "no limit". GGUF files may say
+ * so by 0 where the key may be absent. A config.json says so by null. */
+static bool sees_nothing(struct shape_reader *r, enum arch_param_id id, uint32_t n_positions)
+{
+    const struct arch_param *row = arch_find_param(r->source, id, 0);
+    if (n_positions || !row || !shape_reader_has(r, id, 0))
+        return false;
+    bool may_be_absent = row->absent == ARCH_ABSENT_FALLBACK && row->fallback == 0;
+    return !may_be_absent || strcmp(r->source->format, "gguf") != 0;
+}
+
+/* Refuses a window or chunk of 0 positions that a layer would have. */
+static int check_reach(struct shape_reader *r, const struct model_shape *s, enum arch_param_id id,
+                       enum arch_reach reach, uint32_t n_positions)
+{
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (s->layers[i].mixer->reach == reach && sees_nothing(r, id, n_positions))
+            return checkpoint_bad_key(r->ckpt, r->key, r->err,
+                                      "layer %" PRIu32 " would see 0 positions, the number is not "
+                                      "in 1..%d",
+                                      i, MODEL_MAX_CONTEXT);
+    return 0;
+}
+
 static int read_layer(struct shape_reader *r, struct model_shape *s, uint32_t window,
                       uint32_t chunk, uint32_t i)
 {
@@ -469,6 +493,10 @@ int shape_layers_read(struct shape_reader *r, struct model_shape *s)
     }
     for (uint32_t i = 0; !rc && i < r->source->n_patterns; i++)
         rc = apply_pattern(r, &r->source->patterns[i], s);
+    if (!rc && use_window)
+        rc = check_reach(r, s, ARCH_PARAM_WINDOW, ARCH_REACH_WINDOW, window);
+    if (!rc)
+        rc = check_reach(r, s, ARCH_PARAM_CHUNK, ARCH_REACH_CHUNK, chunk);
     if (!rc)
         rc = shape_mixers_read_states(r, s);
     for (uint32_t i = 0; !rc && i < s->n_layers; i++)

@@ -47,8 +47,9 @@ enum arch_param_id {
     /* A number of experts: in a model with this number, ARCH_HEAD_NORMS_BARE norms nothing. */
     ARCH_PARAM_NO_BARE_NORMS_EXPERTS,
     ARCH_PARAM_SHARED_KV_LAYERS, /* the last n layers read the K and V of a layer before them */
-    ARCH_PARAM_LAYER_EMBD,       /* width of the per-layer inputs; 0: none */
-    ARCH_PARAM_FFN_DOUBLE,       /* bool; true: layers with shared K and V have twice the FFN */
+    /* width of the per-layer inputs; 0: none; derived: that of their norm, if there is one */
+    ARCH_PARAM_LAYER_EMBD,
+    ARCH_PARAM_FFN_DOUBLE, /* bool; true: layers with shared K and V have twice the FFN */
     /* bool; true: the FFN has two thirds of ARCH_PARAM_FFN, rounded down, */
     ARCH_PARAM_FFN_ADJUST,
     ARCH_PARAM_FFN_FACTOR,      /* times this number, rounded down, */

@@ -45,10 +45,10 @@ static const struct arch_param hf_params[] = {
 
 /* With the keys of the wrapper for images. */
 static const struct arch_fixed_key hf_fixed_keys[] = {
-    ARCH_ONE_VALUE("sliding_window", 0),    ARCH_ANY_VALUE("vision_config.*"),
-    ARCH_ANY_VALUE("image_token_index"),    ARCH_ANY_VALUE("image_token_id"),
-    ARCH_ANY_VALUE("projector_hidden_act"), ARCH_ANY_VALUE("multimodal_projector_bias"),
-    ARCH_ANY_VALUE("spatial_merge_size"),   ARCH_ANY_VALUE("vision_feature_layer"),
+    ARCH_ANY_VALUE("vision_config.*"),      ARCH_ANY_VALUE("image_token_index"),
+    ARCH_ANY_VALUE("image_token_id"),       ARCH_ANY_VALUE("projector_hidden_act"),
+    ARCH_ANY_VALUE("spatial_merge_size"),   ARCH_ANY_VALUE("multimodal_projector_bias"),
+    ARCH_ANY_VALUE("vision_feature_layer"),
 };
 
 static const struct arch_source sources[] = {

@@ -95,18 +95,12 @@ static const struct arch_param mixtral_params[] = {
     {ARCH_PARAM_EXPERT_RENORM, NULL, ARCH_ABSENT_FALLBACK, 1, 0},
 };
 
-static const struct arch_fixed_key mixtral_fixed_keys[] = {
-    ARCH_ONE_VALUE("sliding_window", 0),
-};
-
 const struct arch_source arch_experts_mixtral_hf = {
     .base = &arch_experts_hf,
     .format = "hf",
     .params = mixtral_params,
-    .fixed_keys = mixtral_fixed_keys,
     .tensors = mixtral_tensors,
     .n_params = ARCH_N_OF(mixtral_params),
-    .n_fixed_keys = ARCH_N_OF(mixtral_fixed_keys),
     .n_tensors = ARCH_N_OF(mixtral_tensors),
 };
 

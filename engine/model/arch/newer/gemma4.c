@@ -77,7 +77,8 @@ static const struct arch_param hf_params[] = {
     {ARCH_PARAM_ACTIVATION, "hidden_activation", ARCH_ABSENT_DERIVE, 0, 0},
     {ARCH_PARAM_SHARED_KV_LAYERS, "num_kv_shared_layers", ARCH_ABSENT_FALLBACK, 0, 0},
     {ARCH_PARAM_FFN_DOUBLE, "use_double_wide_mlp", ARCH_ABSENT_FALLBACK, 0, 0},
-    {ARCH_PARAM_LAYER_EMBD, "hidden_size_per_layer_input", ARCH_ABSENT_FALLBACK, 256, 0},
+    /* null: none; transformers' default of 256 is that of models with these tensors */
+    {ARCH_PARAM_LAYER_EMBD, "hidden_size_per_layer_input", ARCH_ABSENT_DERIVE, 0, 0},
     /* Newer versions of transformers write the numbers of full layers by layer, and none where all
      * layers are equal. Older files always have a key for full layers. */
     {ARCH_PARAM_KEY_DIM, "per_layer_config.%u.head_dim|head_dim", ARCH_ABSENT_FALLBACK, 256,
