@@ -85,6 +85,7 @@ struct executor_plan {
     /* Blocks of layers that see at most window_reach positions; 0: they have n_blocks, too. With
      * enough KV tokens there are most_window_blocks. */
     uint32_t n_window_blocks, window_reach;
+    bool windows_are_chunks; /* they see their own chunk of window_reach positions alone */
     uint64_t most_window_blocks;
     uint64_t kv_block_bytes, window_block_bytes; /* as in the devices, all together */
     uint64_t huge_page_bytes; /* bytes of the weights in huge pages; 0 before a load */

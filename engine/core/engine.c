@@ -265,6 +265,7 @@ static int open_scheduler(struct engine *e, struct error *err)
         .block_size = bs,
         .n_window_blocks = plan->n_window_blocks,
         .window_reach = plan->window_reach,
+        .windows_are_chunks = plan->windows_are_chunks,
         .prefill_chunk_tokens = e->cfg.prefill_chunk_tokens,
         .max_requests = e->cfg.max_queued + e->cfg.max_concurrent,
         .max_flights = e->max_flights,

@@ -480,6 +480,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     ex->actual.block_size = steps.block_size;
     ex->actual.n_window_blocks = steps.n_window_blocks;
     ex->actual.window_reach = steps.window_reach;
+    ex->actual.windows_are_chunks = steps.windows_are_chunks;
     ex->actual.most_window_blocks = steps.most_window_blocks;
     ex->actual.kv_tokens = (uint64_t)steps.n_blocks * steps.block_size;
     ex->actual.context_tokens = context;

@@ -120,6 +120,16 @@ static uint64_t window_blocks(const struct executor_config *cfg, uint32_t reach)
     return n + n / 4;
 }
 
+/* True if all layers with a window have chunks of the pool's reach. */
+static bool windows_are_chunks(const struct model_shape *shape, const struct step_sizes *steps)
+{
+    for (uint32_t i = 0; i < shape->n_layers; i++)
+        if (plan_has_window(shape, steps, shape->layers[i].kv_source) &&
+            shape->layers[i].chunk != steps->window_reach)
+            return false;
+    return steps->window_reach > 0;
+}
+
 uint32_t plan_window_reach(const struct model_shape *shape, uint32_t context)
 {
     struct step_sizes steps = {.window_reach = longest_reach(shape, context)};
@@ -135,6 +145,7 @@ static void choose_windows(const struct model_shape *shape, const struct executo
     steps->window_reach = cfg->splits_windows ? plan_window_reach(shape, context) : 0;
     if (!steps->window_reach)
         return;
+    steps->windows_are_chunks = windows_are_chunks(shape, steps);
     steps->most_window_blocks = window_blocks(cfg, steps->window_reach);
     if (steps->most_window_blocks < steps->n_blocks) /* else nothing would be saved */
         steps->n_window_blocks = (uint32_t)steps->most_window_blocks;

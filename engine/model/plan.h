@@ -51,6 +51,7 @@ struct step_sizes {
      * own: n_window_blocks. 0: they have n_blocks, as all other layers. With enough KV tokens they
      * have most_window_blocks. */
     uint32_t n_window_blocks, window_reach;
+    bool windows_are_chunks; /* they see their own chunk of window_reach positions alone */
     uint64_t most_window_blocks;
     uint32_t n_state_slots; /* states of sequences that recurrent layers keep; 0: no such layers */
     enum dtype kv_dtype;

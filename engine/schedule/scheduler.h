@@ -89,6 +89,7 @@ struct scheduler_config {
     /* Blocks of layers that see at most window_reach positions, the row's own included. 0: these
      * layers share the blocks of all others. At most n_blocks. */
     uint32_t n_window_blocks, window_reach;
+    bool windows_are_chunks; /* they see the row's own chunk of window_reach positions alone */
     uint32_t prefill_chunk_tokens; /* longest piece of a prompt per step */
     uint32_t max_requests;         /* most live requests */
     uint32_t max_flights;          /* most steps between schedule and commit; 0: 1 */

@@ -62,10 +62,12 @@ void scheduler_windows_close(struct scheduler *sched)
     free(sched->windows.owner_of);
 }
 
-/* The first block that the token at position `at` sees. */
+/* The first block that the token at position `at` sees. A chunk begins at a multiple of its length.
+ */
 static uint32_t first_seen(const struct scheduler *sched, uint32_t at)
 {
-    uint32_t before = sched->cfg.window_reach - 1;
+    uint32_t reach = sched->cfg.window_reach;
+    uint32_t before = sched->cfg.windows_are_chunks ? at % reach : reach - 1;
     return at > before ? (at - before) / sched->cfg.block_size : 0;
 }
 

@@ -69,10 +69,13 @@ static void check_info(const char *name, uint32_t n_layers, uint32_t n_windowed)
 
 static void test_plan_counts_windows_by_their_blocks(void **state)
 {
-    static const struct {
+    char llama4[512]; /* the folder: chunks of files are longer than its context */
+    snprintf(llama4, sizeof(llama4), "%s/tests/golden/tiny/llama4", golden_source_dir());
+    const struct {
         const char *name;
         uint32_t n_layers, n_windowed;
-    } models[] = {{"gemma3", 6, 5}, {"gpt_oss", 2, 1}, {"exaone4", 4, 3}, {"qwen3", 0, 0}};
+    } models[] = {
+        {"gemma3", 6, 5}, {"gpt_oss", 2, 1}, {"exaone4", 4, 3}, {llama4, 4, 3}, {"qwen3", 0, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
         struct engine_config cfg = small_config(models[i].name);
@@ -89,6 +92,7 @@ static void test_plan_counts_windows_by_their_blocks(void **state)
             continue;
         }
         assert_int_equal(with.window_reach, WINDOW);
+        assert_int_equal(with.windows_are_chunks, models[i].name == llama4);
         uint64_t layer_bytes = without.kv_bytes / models[i].n_layers / 256;
         assert_int_equal(with.kv_bytes,
                          layer_bytes * (models[i].n_windowed * n_windows +

@@ -472,6 +472,7 @@ static struct scheduler_config random_config(bool *out_drafts)
     cfg.n_host_states = bench_below(MAX_HOST + 1);
     cfg.long_rope_after = bench_below(4) ? 0 : 40 + bench_below(60);
     cfg.window_reach = 1 + bench_below(40); /* some models have windows, too */
+    cfg.windows_are_chunks = bench_below(3) == 0;
     cfg.n_window_blocks = bench_below(2) ? cfg.n_blocks : 0;
     *out_drafts = bench_below(2);
     cfg.n_draft_rows = *out_drafts ? 12 : 0;

@@ -35,7 +35,8 @@ static struct scheduler_config with_windows(struct scheduler_config cfg, uint32_
 
 static uint32_t first_seen(const struct bench *b, uint32_t at)
 {
-    uint32_t before = b->cfg.window_reach - 1;
+    uint32_t reach = b->cfg.window_reach;
+    uint32_t before = b->cfg.windows_are_chunks ? at % reach : reach - 1;
     return at > before ? (at - before) / BLOCK : 0;
 }
 
@@ -105,6 +106,35 @@ static void test_a_long_answer_holds_the_window_alone(void **state)
             assert_true(n_held(b) <= most);
             assert_true(n_held(b) == 0 || r->state == REQUEST_ACTIVE);
         }
+        bench_assert_answer(r, true);
+        request_release(r);
+        bench_close(b);
+    }
+}
+
+/* Blocks of earlier chunks are free again. A window of the chunk's length would hold as many blocks
+ * at the begin of a chunk as at its end. */
+static void test_a_new_chunk_frees_the_blocks_of_the_last_one(void **state)
+{
+    static const uint32_t chunks[] = {1, 7, 8, 16, 20, 64};
+    struct bench *b = &bench;
+    (void)state;
+    for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
+        struct scheduler_config cfg = with_windows(bench_small, chunks[i]);
+        uint32_t n_ends = 0;
+        cfg.windows_are_chunks = true;
+        bench_open(b, &cfg);
+        struct request *r = bench_make(b, 3, 100, 300, 1, 0, "");
+        struct sequence *seq = &r->choices[0];
+        scheduler_add(b->sched, r);
+        while (step(b)) {
+            uint32_t at = seq->n_computed, begin = at - at % chunks[i];
+            if (r->state != REQUEST_ACTIVE)
+                continue;
+            assert_int_equal(n_held(b), (at + BLOCK - 1) / BLOCK - begin / BLOCK);
+            n_ends += at == begin;
+        }
+        assert_true(n_ends >= 300 / chunks[i]);
         bench_assert_answer(r, true);
         request_release(r);
         bench_close(b);
@@ -270,6 +300,7 @@ static struct scheduler_config random_config(bool *out_drafts)
     *out_drafts = bench_below(2);
     cfg.n_draft_rows = *out_drafts ? 12 : 0;
     cfg = with_windows(cfg, 1 + bench_below(bench_below(2) ? 20 : 70));
+    cfg.windows_are_chunks = bench_below(3) == 0;
     uint32_t more = cfg.n_blocks - cfg.n_window_blocks;
     cfg.n_window_blocks += bench_below((more < 20 ? more : 20) + 1);
     return cfg;
@@ -345,6 +376,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_long_answer_holds_the_window_alone),
+        cmocka_unit_test(test_a_new_chunk_frees_the_blocks_of_the_last_one),
         cmocka_unit_test(test_the_same_prompt_finds_its_end),
         cmocka_unit_test(test_third_request_finds_the_end_of_the_shared_prefix),
         cmocka_unit_test(test_choices_share_the_window_and_copy_on_write),

@@ -108,6 +108,8 @@ static uint64_t *window_place(struct bench *b, const struct step_batch *batch, u
 /* The first position that a row at position `at` sees through its window. */
 static uint32_t window_begin(const struct bench *b, uint32_t at)
 {
+    if (b->cfg.windows_are_chunks)
+        return at - at % b->cfg.window_reach;
     return at + 1 > b->cfg.window_reach ? at + 1 - b->cfg.window_reach : 0;
 }
 
