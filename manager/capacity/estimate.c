@@ -20,6 +20,19 @@ static uint64_t window_tokens(const pb_info *info, const pb_config *config)
     return (n_seqs * ((uint64_t)info->window_tokens + MORE_TOKENS) + n_rows) * 5 / 4;
 }
 
+/* True if the model has recurrent layers alone. */
+static bool has_no_cache(const pb_info *info)
+{
+    return !info->kv_elements_per_token && info->state_bytes_per_sequence;
+}
+
+bool estimate_has_size(const pb_info *info, const pb_config *config)
+{
+    if (has_no_cache(info))
+        return config->has_kv_tokens || config->has_state_slots;
+    return estimate_kv_bytes(info, config) > 0;
+}
+
 uint64_t estimate_kv_bytes(const pb_info *info, const pb_config *config)
 {
     uint64_t element = strcmp(config->kv_dtype, "f32") == 0    ? 4
@@ -29,6 +42,8 @@ uint64_t estimate_kv_bytes(const pb_info *info, const pb_config *config)
     if (!n) /* facts of an older release: layers of one shape, values as wide as keys */
         n = (uint64_t)2 * info->n_layers * info->n_kv_heads * info->head_dim;
     uint64_t per_token = element * n;
+    if (has_no_cache(info))
+        return 0;
     if (config->has_kv_bytes)
         return config->kv_bytes;
     /* config_check refuses tokens whose product is out of range. */
@@ -81,7 +96,7 @@ uint64_t estimate_serving_bytes(const struct slot *slot)
         version && deployment ? config_merge(version->config, deployment->config) : NULL;
     if (!config)
         return 0;
-    bool has_size = !version->info || estimate_kv_bytes(version->info, config);
+    bool has_size = !version->info || estimate_has_size(version->info, config);
     uint64_t n_bytes =
         has_size ? estimate_host_bytes(slot->fleet, version, row->device_group, config) : 0;
     message_free(&config->base);

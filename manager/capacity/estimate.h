@@ -2,15 +2,20 @@
  * its plan once it has started; then the plan counts (ledger.h). Loop thread only. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "manager/base/pb.h"
 #include "manager/slots/fleet.h"
 #include "manager/slots/slot.h"
 
-/* Bytes of the KV cache that a configuration asks for; 0: it sets no size. A cache of type int8
- * also has scales, which are not counted. */
+/* Bytes of the KV cache that a configuration asks for; 0: it sets no size, or the model has
+ * recurrent layers alone. A cache of type int8 also has scales, which are not counted. */
 uint64_t estimate_kv_bytes(const pb_info *info, const pb_config *config);
+/* True if a configuration sets the size of the KV cache, or of the states of a model without a
+ * cache.
+ */
+bool estimate_has_size(const pb_info *info, const pb_config *config);
 /* Bytes of the recurrent states that a configuration asks for: all slots, or one if it sets no
  * number. 0: the model has no recurrent layers. */
 uint64_t estimate_state_bytes(const pb_info *info, const pb_config *config);

@@ -89,10 +89,47 @@ static void test_states_count_by_slots(void **state)
     }
 }
 
+/* Symptom: Mamba-2 with a number of KV tokens counted as a load without a size, so no memory was
+ * promised for it. */
+static void test_models_without_a_cache_have_a_size(void **state)
+{
+    static const struct {
+        uint64_t elements, state_bytes, kv_tokens, kv_bytes;
+        uint32_t slots;
+        bool has_size;
+    } rows[] = {
+        {0, 1000, 4096, 0, 0, true}, {0, 1000, 0, 0, 8, true},    {0, 1000, 0, 0, 0, false},
+        {0, 1000, 0, 77, 0, false},  {120, 1000, 0, 0, 8, false}, {120, 1000, 4096, 0, 8, true},
+        {120, 0, 4096, 0, 0, true},  {120, 0, 0, 77, 0, true},    {120, 0, 0, 0, 0, false},
+        {0, 0, 4096, 0, 0, true}, /* facts of an older release */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        pb_info info = SLUICE__V1__MODEL_INFO__INIT;
+        pb_config config = SLUICE__MANAGER__V1__MODEL_CONFIG__INIT;
+        info.n_layers = 2;
+        info.n_kv_heads = rows[i].elements || !rows[i].state_bytes ? 2 : 0;
+        info.head_dim = 24;
+        info.kv_elements_per_token = rows[i].elements;
+        info.state_bytes_per_sequence = rows[i].state_bytes;
+        config.has_kv_tokens = rows[i].kv_tokens > 0;
+        config.kv_tokens = rows[i].kv_tokens;
+        config.has_kv_bytes = rows[i].kv_bytes > 0;
+        config.kv_bytes = rows[i].kv_bytes;
+        config.has_state_slots = rows[i].slots > 0;
+        config.state_slots = rows[i].slots;
+        if (estimate_has_size(&info, &config) != rows[i].has_size)
+            fail_msg("row %zu: want %d", i, rows[i].has_size);
+        assert_true(rows[i].elements || !rows[i].state_bytes ||
+                    estimate_kv_bytes(&info, &config) == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states_count_by_slots),
+        cmocka_unit_test(test_models_without_a_cache_have_a_size),
         cmocka_unit_test(test_windows_count_for_all_sequences),
         cmocka_unit_test(test_a_cache_has_the_widths_of_the_model_s_layers),
     };
