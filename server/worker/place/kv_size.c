@@ -125,16 +125,24 @@ int kv_size_resolve(struct checkpoint *ckpt, const struct settings *settings,
     return 0;
 }
 
-enum { PARTS_TEXT = 192 };
+enum { PARTS_TEXT = 256 };
+
+/* Bytes of recurrent states, and the part that belongs to the draft model. */
+struct state_bytes {
+    uint64_t all, of_draft;
+};
 
 /* Names the parts of the needed memory, each in a unit that suits it. A device may have only
  * megabytes of a budget left. */
-static const char *parts_text(uint64_t weights, uint64_t kv, uint64_t states, uint64_t workspace,
-                              char out[PARTS_TEXT])
+static const char *parts_text(uint64_t weights, uint64_t kv, struct state_bytes states,
+                              uint64_t workspace, char out[PARTS_TEXT])
 {
-    char sizes[4][32], of_states[48] = "";
-    if (states)
-        snprintf(of_states, sizeof(of_states), ", states %s", format_bytes(states, sizes[2]));
+    char sizes[5][32], of_states[96] = "";
+    if (states.of_draft)
+        snprintf(of_states, sizeof(of_states), ", states %s (draft model %s)",
+                 format_bytes(states.all, sizes[2]), format_bytes(states.of_draft, sizes[4]));
+    else if (states.all)
+        snprintf(of_states, sizeof(of_states), ", states %s", format_bytes(states.all, sizes[2]));
     snprintf(out, PARTS_TEXT, "weights %s, KV cache %s%s, workspace %s",
              format_bytes(weights, sizes[0]), format_bytes(kv, sizes[1]), of_states,
              format_bytes(workspace, sizes[3]));
@@ -143,11 +151,12 @@ static const char *parts_text(uint64_t weights, uint64_t kv, uint64_t states, ui
 
 /* Settings that lower the need. The slots of the draft model's states follow from max_concurrent.
  */
-static const char *what_to_lower(uint64_t states, uint64_t draft_states)
+static const char *what_to_lower(struct state_bytes states)
 {
-    if (states > draft_states)
+    if (states.all > states.of_draft)
         return "kv_tokens, state_slots or context_length";
-    return states ? "kv_tokens, max_concurrent or context_length" : "kv_tokens or context_length";
+    return states.all ? "kv_tokens, max_concurrent or context_length"
+                      : "kv_tokens or context_length";
 }
 
 /* `free_text` describes the free memory of a CPU. */
@@ -155,20 +164,21 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
                         const char *free_text, uint64_t promised_bytes, struct error *err)
 {
     char sizes[4][32], gpu_free[40], parts[PARTS_TEXT];
-    parts_text(d->weights_bytes, d->kv_bytes, d->state_bytes, d->workspace_bytes, parts);
+    const struct state_bytes states = {d->state_bytes, d->draft_state_bytes};
+    parts_text(d->weights_bytes, d->kv_bytes, states, d->workspace_bytes, parts);
     if (d->is_gpu) {
         format_bytes(d->free_bytes + d->promised_bytes, sizes[3]);
         snprintf(gpu_free, sizeof(gpu_free), "%s free", sizes[3]);
         free_text = gpu_free;
     }
     if (d->is_gpu && available < d->free_bytes) {
-        error_set(
-            err, STATUS_RESOURCE_EXHAUSTED,
-            "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32 " layers (%s), %s (%" PRIu64
-            " bytes) allowed, while %s are free; raise gpu_memory, or lower gpu_layers, %s",
-            d->name, format_bytes(needed, sizes[0]), needed, d->n_layers, parts,
-            format_bytes(available, sizes[1]), available, format_bytes(d->free_bytes, sizes[2]),
-            what_to_lower(d->state_bytes, d->draft_state_bytes));
+        error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                  "%s: %s (%" PRIu64 " bytes) of memory needed for %" PRIu32
+                  " layers (%s), %s (%" PRIu64
+                  " bytes) allowed, while %s are free; raise gpu_memory, or lower gpu_layers, %s",
+                  d->name, format_bytes(needed, sizes[0]), needed, d->n_layers, parts,
+                  format_bytes(available, sizes[1]), available,
+                  format_bytes(d->free_bytes, sizes[2]), what_to_lower(states));
         return error_reason(err, REASON_DEVICE_MEMORY);
     }
     error_set(err, STATUS_RESOURCE_EXHAUSTED,
@@ -177,7 +187,7 @@ static int does_not_fit(const struct executor_device *d, uint64_t needed, uint64
               "gpu_layers, %s, or unload something",
               d->name, format_bytes(needed, sizes[0]), d->n_layers, parts,
               format_bytes(available, sizes[1]), free_text, format_bytes(promised_bytes, sizes[2]),
-              what_to_lower(d->state_bytes, d->draft_state_bytes));
+              what_to_lower(states));
     return error_reason(err, REASON_DEVICE_MEMORY);
 }
 
@@ -210,8 +220,9 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
     int rc = engine_plan(cfg, ckpt, out_plan, err);
     if (rc || engine_is_on_gpu(cfg))
         return rc ? rc : check_devices(settings, out_plan, err);
-    uint64_t weights = new_weights(settings, out_plan), states = out_plan->state_bytes;
-    uint64_t needed = weights + out_plan->kv_bytes + states + out_plan->workspace_bytes;
+    const struct state_bytes states = {out_plan->state_bytes, out_plan->draft_state_bytes};
+    uint64_t weights = new_weights(settings, out_plan);
+    uint64_t needed = weights + out_plan->kv_bytes + states.all + out_plan->workspace_bytes;
     uint64_t available = kv_size_available(settings, &limit);
     bool is_budget = settings->memory_limit && settings->memory_limit == available;
     uint64_t left = kv_size_budget_left(settings);
@@ -228,19 +239,17 @@ int kv_size_check(struct checkpoint *ckpt, const struct settings *settings,
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (%s), a replica's share of the %s that the manager's "
                   "memory_budget leaves is %s; lower %s, load fewer replicas, or unload something",
-                  sizes[0], parts, sizes[2], sizes[1],
-                  what_to_lower(states, out_plan->draft_state_bytes));
+                  sizes[0], parts, sizes[2], sizes[1], what_to_lower(states));
     else if (is_budget)
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (%s), the manager's memory_budget leaves %s; lower %s, or "
                   "unload something",
-                  sizes[0], parts, sizes[2], what_to_lower(states, out_plan->draft_state_bytes));
+                  sizes[0], parts, sizes[2], what_to_lower(states));
     else
         error_set(err, STATUS_RESOURCE_EXHAUSTED,
                   "%s of memory needed (%s), %s available (%s, of which %s are promised to other "
                   "replicas); lower %s, or unload something",
                   sizes[0], parts, sizes[1], memory_limit_text(&limit, free_text),
-                  format_bytes(settings->memory_promised, sizes[3]),
-                  what_to_lower(states, out_plan->draft_state_bytes));
+                  format_bytes(settings->memory_promised, sizes[3]), what_to_lower(states));
     return error_reason(err, REASON_DEVICE_MEMORY);
 }
