@@ -30,6 +30,8 @@ static const struct same_variant of_attention[] = {
     {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0, 0, 0, NULL, 0},
     {"delta net", 1, 2, 16, 4096, 32, 128, 16, false, false, 0, 0, 8, "qwen35", 0},
     {"delta net, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0, 0, 16, "qwen35", 0},
+    {"Mamba-2, small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0, 0, 16, "mamba2", 0},
+    {"short convolution", 1, 2, 16, 4096, 32, 128, 16, false, false, 0, 0, 8, "lfm2", 0},
 };
 
 static void test_64_alone_equal_64_with_recurrent_drafts_for_attention(void **state)
@@ -46,6 +48,8 @@ static const struct same_variant of_twin[] = {
     {"all at once", 1, 2, 16, 4096, 32, 512, 64, false, false, 0, 0, 4, "qwen35", 0.05},
     {"tp 2", 2, 2, 16, 4096, 32, 128, 16, false, false, 0, 0, 8, "qwen35", 0.1},
     {"small pool", 1, 2, 4, 320, 32, 64, 5, true, true, 0, 0, 16, "qwen35", 0.1},
+    {"Mamba-2", 1, 2, 16, 4096, 32, 128, 16, false, false, 0, 0, 8, "mamba2", 0},
+    {"short convolution", 1, 2, 4, 320, 32, 64, 5, true, true, 0, 0, 16, "lfm2", 0},
 };
 
 static void test_64_alone_equal_64_with_recurrent_drafts_for_a_delta_net(void **state)
@@ -57,6 +61,7 @@ static void test_64_alone_equal_64_with_recurrent_drafts_for_a_delta_net(void **
 static const struct same_variant of_mamba[] = {
     {"as it was", 1, 2, 16, 4096, 32, 128, 64, false, false, 0, 0, 0, NULL, 0},
     {"eight at a time", 1, 2, 16, 4096, 32, 128, 8, true, false, 0, 0, 8, "mamba2", 0.1},
+    {"attention", 1, 2, 16, 4096, 32, 128, 8, true, false, 0, 0, 8, "qwen3", 0},
 };
 
 /* Both models have no attention, so no KV. */

@@ -138,6 +138,9 @@ static const struct change other_values[] = {
     {"llama4", "\"layer_types\": [\n    \"chunked_attention\"",
      "\"layer_types\": [\n    \"full_attention\"", UNBUILT,
      "layer_types|layer 0|full_attention|chunked_attention"},
+    /* biases of short convolutions: no published model has them */
+    {"lfm2", "\"conv_bias\": false", "\"conv_bias\": true", UNBUILT, "conv_bias|1|0"},
+    {"lfm2moe", "\"conv_bias\": false", "\"conv_bias\": true", UNBUILT, "conv_bias|1|0"},
     /* ALiBi slopes are those of layer 0. */
     {"mpt", "\"n_heads\": 3", "\"n_heads\": [3, 1]", UNBUILT, "n_heads|3|1"},
 };
