@@ -110,6 +110,8 @@ struct engine_config {
     uint32_t max_input_tokens; /* most tokens of a prompt; default 0: the context */
     uint32_t max_total_tokens; /* most tokens of prompt and answer; default 0: the context */
     bool prefix_cache;         /* reuse KV blocks of equal prefixes; default on */
+    /* No request draws the ids that the model's files suppress (default_sampling.h); default on. */
+    bool suppresses_tokens;
     /* Recurrent layers: KV blocks between two snapshots of a sequence's state. Default 0: those of
      * ENGINE_SNAPSHOT_TOKENS. */
     uint32_t snapshot_blocks;

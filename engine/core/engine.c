@@ -37,6 +37,7 @@ void engine_config_init(struct engine_config *cfg)
         .prefill_chunk_tokens = 256,
         .target_itl_ms = ENGINE_TARGET_ITL_AUTO,
         .prefix_cache = true,
+        .suppresses_tokens = true,
     };
 }
 
@@ -132,6 +133,15 @@ static void count_memory(struct engine *e)
     engine_add_host_states(&e->memory, e->cfg.max_concurrent);
 }
 
+/* Keeps the ids that the model's files suppress. */
+static void read_suppressed(struct engine *e, const struct checkpoint *ckpt)
+{
+    struct default_sampling sampling;
+    default_sampling_read(ckpt, &sampling, NULL);
+    e->n_suppressed = e->cfg.suppresses_tokens ? sampling.n_suppressed : 0;
+    memcpy(e->suppressed_ids, sampling.suppressed_ids, sizeof(e->suppressed_ids));
+}
+
 static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *err)
 {
     struct executor_config *cfg = &e->cfg.executor;
@@ -142,6 +152,7 @@ static int open_model(struct engine *e, struct checkpoint *ckpt, struct error *e
     cfg->splits_windows = true;
     checkpoint_digest(ckpt, digest);
     sha256_hex(digest, e->digest);
+    read_suppressed(e, ckpt);
     if (!e->tokenizer)
         rc = tokenizer_open(ckpt, &e->tokenizer, err);
     if (!rc)
@@ -202,6 +213,10 @@ static void set_limits(struct engine *e)
     for (uint32_t i = 0; i < tok->n_end_ids; i++)
         if (tok->end_ids[i] < e->limits.vocab_size)
             e->limits.end_ids[e->limits.n_end_ids++] = tok->end_ids[i];
+    for (uint32_t i = 0; i < e->n_suppressed; i++)
+        if (e->suppressed_ids[i] < e->limits.vocab_size)
+            e->suppressed_ids[e->limits.n_suppressed_ids++] = e->suppressed_ids[i];
+    e->limits.suppressed_ids = e->suppressed_ids;
 }
 
 /* Marks the ids with a token, if the tokenizer has holes between its ids. */

@@ -64,6 +64,8 @@ struct engine {
     struct engine_config cfg;
     struct request_limits limits;
     uint32_t *drawable; /* owned; limits.drawable */
+    uint32_t suppressed_ids[DEFAULT_SAMPLING_MAX_SUPPRESSED],
+        n_suppressed; /* limits.suppressed_ids */
     char digest[SHA256_HEX_BYTES];
 
     /* fields of the engine thread */

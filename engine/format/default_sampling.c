@@ -1,5 +1,6 @@
 #include "engine/format/default_sampling.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stddef.h>
@@ -47,6 +48,7 @@ static const struct field fields[] = {
 enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
 
 static const char do_sample_key[] = "generation_config.do_sample";
+static const char suppress_key[] = "generation_config.suppress_tokens";
 
 static void note(struct default_sampling_notes *notes, const char *key, const char *why)
 {
@@ -114,6 +116,31 @@ static void read_do_sample(const struct checkpoint *ckpt, struct default_samplin
     out->has_temperature = true;
 }
 
+static void read_suppressed(const struct checkpoint *ckpt, struct default_sampling *out,
+                            struct default_sampling_notes *notes)
+{
+    char why[DEFAULT_SAMPLING_NOTE_BYTES / 2];
+    struct checkpoint_array list;
+    struct error ignored;
+    if (!checkpoint_has(ckpt, suppress_key))
+        return;
+    if (checkpoint_get_array(ckpt, suppress_key, CHECKPOINT_INT, &list, &ignored) != 0) {
+        note(notes, suppress_key, "the value is not a list of token ids");
+        return;
+    }
+    if (list.n > DEFAULT_SAMPLING_MAX_SUPPRESSED) {
+        snprintf(why, sizeof(why), "the list has %" PRIu64 " ids, at most %d are known", list.n,
+                 DEFAULT_SAMPLING_MAX_SUPPRESSED);
+        note(notes, suppress_key, why);
+        return;
+    }
+    for (uint64_t i = 0; i < list.n; i++) {
+        int64_t id = checkpoint_array_int(&list, i);
+        if (id >= 0 && id <= UINT32_MAX)
+            out->suppressed_ids[out->n_suppressed++] = (uint32_t)id;
+    }
+}
+
 void default_sampling_read(const struct checkpoint *ckpt, struct default_sampling *out,
                            struct default_sampling_notes *out_notes)
 {
@@ -124,8 +151,10 @@ void default_sampling_read(const struct checkpoint *ckpt, struct default_samplin
         out_notes->n = 0;
     for (size_t i = 0; i < N_FIELDS; i++)
         read_field(ckpt, fields[i].keys[source], &fields[i], out, out_notes);
-    if (source == SOURCE_FOLDER)
+    if (source == SOURCE_FOLDER) {
         read_do_sample(ckpt, out, out_notes);
+        read_suppressed(ckpt, out, out_notes);
+    }
 }
 
 bool default_sampling_reads(const char *key)
@@ -134,5 +163,5 @@ bool default_sampling_reads(const char *key)
         for (size_t k = 0; k < N_SOURCES; k++)
             if (fields[i].keys[k] && strcmp(fields[i].keys[k], key) == 0)
                 return true;
-    return strcmp(do_sample_key, key) == 0;
+    return strcmp(do_sample_key, key) == 0 || strcmp(suppress_key, key) == 0;
 }

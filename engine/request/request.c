@@ -42,9 +42,11 @@ static bool copy_stop_ids(struct request *r, const struct engine_stopping *stopp
     return true;
 }
 
-static bool copy_biases(struct request *r, const struct engine_sampling *sampling)
+static bool copy_biases(struct request *r, const struct engine_sampling *sampling,
+                        const struct request_limits *limits)
 {
-    size_t most = sampling->n_logit_bias + sampling->n_bad_words + r->n_stop_ids + 1ull;
+    size_t most = 1ull + sampling->n_logit_bias + sampling->n_bad_words + limits->n_suppressed_ids +
+                  r->n_stop_ids;
     r->biases = calloc(most, sizeof(*r->biases));
     if (!r->biases)
         return false;
@@ -54,6 +56,8 @@ static bool copy_biases(struct request *r, const struct engine_sampling *samplin
         if (sampling->bad_words[i].n_ids == 1)
             r->biases[r->n_biases++] =
                 (struct sample_bias){sampling->bad_words[i].ids[0], -INFINITY};
+    for (uint32_t i = 0; i < limits->n_suppressed_ids; i++)
+        r->biases[r->n_biases++] = (struct sample_bias){limits->suppressed_ids[i], -INFINITY};
     r->n_user_biases = r->n_biases;
     for (uint32_t i = 0; i < r->n_stop_ids; i++)
         r->biases[r->n_biases++] = (struct sample_bias){r->stop_ids[i], -INFINITY};
@@ -239,7 +243,7 @@ int request_create(const struct engine_request *req, const struct request_limits
     r->caller = strdup(req->caller ? req->caller : "");
     r->choices = calloc(r->n_choices, sizeof(*r->choices));
     if (!r->caller || !r->choices || !copy_ids(req->prompt_ids, r->n_prompt, &r->prompt) ||
-        !copy_stop_ids(r, &req->stopping, limits) || !copy_biases(r, &req->sampling) ||
+        !copy_stop_ids(r, &req->stopping, limits) || !copy_biases(r, &req->sampling, limits) ||
         !copy_bad_words(r, &req->sampling) || !make_mask(r, &req->sampling, limits) ||
         !make_prompt_logprobs(r, req))
         goto no_memory;

@@ -33,6 +33,8 @@ struct request_limits {
     uint32_t n_end_ids;
     /* A bit per column of the logits: ids with a token. NULL: all. Borrowed. */
     const uint32_t *drawable;
+    const uint32_t *suppressed_ids; /* ids below vocab_size that are never drawn; borrowed */
+    uint32_t n_suppressed_ids;
 };
 
 enum {
@@ -72,8 +74,8 @@ struct request {
     uint32_t *prompt;
     uint32_t n_prompt;
     struct engine_sampling sampling; /* logit_bias is NULL: `biases` holds it */
-    /* First n_user_biases: the caller's, and −∞ for bad words of one token. Then −∞ for every stop
-     * id, which holds until min_tokens. */
+    /* First n_user_biases: the caller's, and −∞ for bad words of one token and for suppressed ids.
+     * Then −∞ for every stop id, which holds until min_tokens. */
     struct sample_bias *biases;
     uint32_t n_user_biases, n_biases;
     uint32_t *allowed_mask;     /* bit per token; NULL: all are allowed */

@@ -83,6 +83,14 @@ static int check_biases(const struct engine_sampling *s, const struct request_li
     return 0;
 }
 
+static bool is_suppressed(uint32_t id, const struct request_limits *limits)
+{
+    for (uint32_t i = 0; i < limits->n_suppressed_ids; i++)
+        if (limits->suppressed_ids[i] == id)
+            return true;
+    return false;
+}
+
 static int check_allowed(const struct engine_sampling *s, const struct request_limits *limits,
                          struct error *err)
 {
@@ -90,7 +98,16 @@ static int check_allowed(const struct engine_sampling *s, const struct request_l
         return error_field(err, "sampling.allowed_token_ids",
                            "%u ids given; at most %d are allowed", s->n_allowed_ids,
                            REQUEST_MAX_ALLOWED_IDS);
-    return check_ids("sampling.allowed_token_ids", s->allowed_ids, s->n_allowed_ids, limits, err);
+    int rc = check_ids("sampling.allowed_token_ids", s->allowed_ids, s->n_allowed_ids, limits, err);
+    if (rc || !s->n_allowed_ids)
+        return rc;
+    for (uint32_t i = 0; i < s->n_allowed_ids; i++)
+        if (!is_suppressed(s->allowed_ids[i], limits))
+            return 0;
+    return error_field(err, "sampling.allowed_token_ids",
+                       "the model's suppress_tokens have all %u ids; load the version with "
+                       "default_sampling \"none\" to draw them",
+                       s->n_allowed_ids);
 }
 
 static int check_bad_words(const struct engine_sampling *s, const struct request_limits *limits,

@@ -272,6 +272,10 @@ void output_sampling(const Sluice__V1__DefaultSampling *s)
         printf("%s%s %g", comma, fields[i].name, fields[i].value);
         comma = ", ";
     }
+    if (s->n_suppress_tokens)
+        printf("%ssuppress_tokens", comma);
+    for (size_t i = 0; i < s->n_suppress_tokens; i++)
+        printf(" %" PRIu32, s->suppress_tokens[i]);
 }
 
 int output_flush(const char *what, struct error *err)

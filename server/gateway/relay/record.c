@@ -357,7 +357,9 @@ void relay_take_sampling(struct relay *relay, const Sluice__V1__ModelInfo *info)
 {
     Sluice__V1__DefaultSampling none = SLUICE__V1__DEFAULT_SAMPLING__INIT;
     relay->default_sampling = info && info->default_sampling ? *info->default_sampling : none;
-    relay->default_sampling.base = none.base; /* unknown fields belong to `info` */
+    relay->default_sampling.base = none.base; /* unknown fields and lists belong to `info` */
+    relay->default_sampling.n_suppress_tokens = 0;
+    relay->default_sampling.suppress_tokens = NULL;
 }
 
 static int check_counts(const struct relay *relay, uint32_t i, struct error *err)

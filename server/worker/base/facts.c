@@ -135,10 +135,11 @@ static int add_sampling(const struct checkpoint *ckpt, Sluice__V1__ModelInfo *in
     struct default_sampling s;
     default_sampling_read(ckpt, &s, NULL);
     if (!(s.has_temperature || s.has_top_k || s.has_top_p || s.has_min_p || s.has_typical_p ||
-          s.has_repetition_penalty))
+          s.has_repetition_penalty || s.n_suppressed))
         return 0;
     Sluice__V1__DefaultSampling *out = arena_alloc(arena, sizeof(*out));
-    if (!out)
+    uint32_t *suppressed = arena_alloc(arena, sizeof(s.suppressed_ids));
+    if (!out || !suppressed)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "model facts: out of memory");
     sluice__v1__default_sampling__init(out);
     out->has_temperature = s.has_temperature;
@@ -153,6 +154,9 @@ static int add_sampling(const struct checkpoint *ckpt, Sluice__V1__ModelInfo *in
     out->typical_p = s.typical_p;
     out->has_repetition_penalty = s.has_repetition_penalty;
     out->repetition_penalty = s.repetition_penalty;
+    memcpy(suppressed, s.suppressed_ids, sizeof(s.suppressed_ids));
+    out->suppress_tokens = suppressed;
+    out->n_suppress_tokens = s.n_suppressed;
     info->default_sampling = out;
     return 0;
 }

@@ -575,6 +575,7 @@ int settings_engine_config(const struct settings *s, struct engine_config *out_c
     cfg.max_total_tokens = config->max_total_tokens;
     cfg.target_itl_ms = config->has_target_itl_ms ? config->target_itl_ms : ENGINE_TARGET_ITL_AUTO;
     cfg.prefix_cache = !config->has_prefix_cache || config->prefix_cache;
+    cfg.suppresses_tokens = !settings_ignore_sampling(s);
     cfg.draft_tokens = config->max_draft_tokens;
     cfg.draft_path = config->draft_model[0] ? config->draft_model : NULL;
     cfg.draft_always = s->draft_always;

@@ -6,6 +6,7 @@ import os
 import signal
 import urllib.request
 
+import grpc
 import pytest
 
 from conftest import BIN, Sluice, alive, names, patience, until
@@ -172,6 +173,31 @@ def test_show_tells_what_requests_get(served):
     assert not shows_sampling(served)
     served.cli("unload", "tiny")
     assert shows_sampling(served)
+
+
+def test_tokens_that_the_files_suppress_are_never_drawn(folder, served):  # noqa: F811
+    """Gemma 4 drew the ends of images and sounds. A load with "none" draws them, as transformers without the file."""
+    load(served)
+    drawn = answer(served, temperature=0, repetition_penalty=1)
+    suppressed = sorted(set(drawn))[:2]
+    served.cli("unload", "tiny")
+    served.wait(lambda: not served.ready(), 30, "unloaded")
+    (folder / "generation_config.json").write_text(json.dumps({"suppress_tokens": suppressed}))
+    served.cli("rm", "tiny", "1")
+    served.cli("register", "tiny", folder, "--version", "1")
+    load(served)
+    assert list(info(served).default_sampling.suppress_tokens) == suppressed
+    without = answer(served)
+    assert not set(without) & set(suppressed)
+    (line,) = [line for line in served.cli("show", "tiny").stdout.splitlines() if line.startswith("sampling ")]
+    assert names(line, "suppress_tokens", *suppressed), line
+    with pytest.raises(grpc.RpcError) as e:
+        answer(served, allowed_token_ids=suppressed)
+    assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT and names(e.value.details(), "allowed_token_ids", "suppress_tokens")
+    served.cli("unload", "tiny")
+    served.wait(lambda: not served.ready(), 30, "unloaded")
+    load(served, "--default-sampling", "none")
+    assert answer(served) == drawn
 
 
 def test_a_bad_value_is_noted_and_the_model_serves(folder, served):  # noqa: F811

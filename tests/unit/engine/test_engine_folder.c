@@ -89,11 +89,14 @@ static void copy_tokenizer(const struct test_folder *folder)
     strbuf_fini(&text);
 }
 
-static struct engine *open_folder(struct test_folder *folder, const char *tokenizer_config)
+static struct engine *open_folder(struct test_folder *folder, const char *tokenizer_config,
+                                  const char *generation_config, bool suppresses_tokens)
 {
     struct engine_config cfg = run_config("q4_1");
     struct error err = {0};
+    cfg.suppresses_tokens = suppresses_tokens;
     folder_create(folder);
+    folder_write_text(folder, "generation_config.json", generation_config);
     folder_write_text(folder, "config.json", config);
     folder_write_text(folder, "tokenizer_config.json", tokenizer_config);
     write_weights(folder);
@@ -133,7 +136,7 @@ static void test_rows_beyond_a_folders_tokenizer_are_never_drawn(void **state)
     (void)state;
     struct test_folder folder;
     struct run_result r;
-    struct engine *engine = open_folder(&folder, "{}");
+    struct engine *engine = open_folder(&folder, "{}", "{}", true);
     assert_int_equal(engine_model_info(engine)->vocab_size, N_TOKENS);
     draw(engine, NULL, 0, &r);
     for (uint32_t i = 0; i < 200; i++)
@@ -151,7 +154,8 @@ static void test_ids_without_a_token_are_never_drawn(void **state)
     struct run_result r;
     const uint32_t allowed[] = {7, N_TOKENS + 3, 730};
     struct engine *engine = open_folder(
-        &folder, "{\"added_tokens_decoder\":{\"730\":{\"content\":\"<far>\",\"special\":true}}}");
+        &folder, "{\"added_tokens_decoder\":{\"730\":{\"content\":\"<far>\",\"special\":true}}}",
+        "{}", true);
     assert_int_equal(engine_model_info(engine)->vocab_size, 731);
     draw(engine, NULL, 0, &r);
     for (uint32_t i = 0; i < 200; i++)
@@ -165,11 +169,61 @@ static void test_ids_without_a_token_are_never_drawn(void **state)
     folder_remove(&folder);
 }
 
+/* Ids that the folder suppresses are never drawn, though a caller allows them. A bias of the caller
+ * does not bring them back. */
+static void test_suppressed_tokens_are_never_drawn(void **state)
+{
+    (void)state;
+    struct test_folder folder;
+    struct run_result r;
+    struct engine_request req;
+    struct error err = {0};
+    const uint32_t allowed[] = {7, 9, 11, 13}, prompt[] = {5};
+    const struct sample_bias bias = {9, 50.0f};
+    uint64_t id;
+    for (uint32_t suppresses = 0; suppresses < 2; suppresses++) {
+        uint32_t n_drawn[14] = {0};
+        struct engine *engine =
+            open_folder(&folder, "{}", "{\"suppress_tokens\": [9, 99999, 13]}", suppresses);
+        draw(engine, allowed, 4, &r);
+        for (uint32_t i = 0; i < 200; i++)
+            n_drawn[r.choices[0].ids[i]]++;
+        assert_true(n_drawn[7] > 10 && n_drawn[11] > 10);
+        assert_true(suppresses ? n_drawn[9] + n_drawn[13] == 0 : n_drawn[9] && n_drawn[13]);
+        run_result_fini(&r);
+        engine_request_init(&req);
+        req.prompt_ids = prompt;
+        req.n_prompt_ids = 1;
+        req.stopping.max_tokens = 20;
+        req.stopping.ignore_eos = true;
+        req.sampling.logit_bias = &bias;
+        req.sampling.n_logit_bias = 1;
+        run_submit(engine, &req, &r);
+        run_wait(engine, &r, 1);
+        for (uint32_t i = 0; i < 20; i++)
+            assert_true((r.choices[0].ids[i] == 9) == !suppresses);
+        run_result_fini(&r);
+        req.sampling.allowed_ids = allowed + 1;
+        req.sampling.n_allowed_ids = 1;
+        if (suppresses) {
+            assert_int_equal(engine_submit(engine, &req, &id, &err), STATUS_INVALID_ARGUMENT);
+            assert_non_null(strstr(err.message, "suppress_tokens"));
+        } else {
+            run_submit(engine, &req, &r);
+            run_wait(engine, &r, 1);
+            run_result_fini(&r);
+        }
+        run_close(engine);
+        folder_remove(&folder);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_beyond_a_folders_tokenizer_are_never_drawn),
         cmocka_unit_test(test_ids_without_a_token_are_never_drawn),
+        cmocka_unit_test(test_suppressed_tokens_are_never_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

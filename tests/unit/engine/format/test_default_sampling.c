@@ -150,13 +150,43 @@ static void test_folder_when_all_values_are_wrong_then_each_has_a_note(void **st
     char text[128];
     read_folder(
         "{\"do_sample\": 0, \"temperature\": -1, \"top_k\": 0.5, \"top_p\": 2, \"min_p\": -1, "
-        "\"typical_p\": 9, \"repetition_penalty\": -1.7976931348623157e308}",
+        "\"typical_p\": 9, \"repetition_penalty\": -1.7976931348623157e308, "
+        "\"suppress_tokens\": 5}",
         &s, &notes);
     describe(&s, text);
     assert_string_equal(text, "");
     assert_int_equal(notes.n, DEFAULT_SAMPLING_MAX_NOTES);
     for (uint32_t i = 0; i < notes.n; i++)
         assert_in_range(strlen(notes.texts[i]), 20, DEFAULT_SAMPLING_NOTE_BYTES - 2);
+}
+
+/* Symptom: Gemma 4 drew the ends of images and sounds in answers of text alone. */
+static void test_folder_when_tokens_are_suppressed_then_their_ids_are_read(void **state)
+{
+    (void)state;
+    struct default_sampling s;
+    struct default_sampling_notes notes;
+    char text[2048] = "{\"suppress_tokens\": [0";
+    read_folder("{\"suppress_tokens\": [258883, 258882], \"top_k\": 64}", &s, &notes);
+    assert_int_equal(notes.n, 0);
+    assert_int_equal(s.n_suppressed, 2);
+    assert_int_equal(s.suppressed_ids[0], 258883);
+    assert_int_equal(s.suppressed_ids[1], 258882);
+    assert_true(default_sampling_reads("generation_config.suppress_tokens"));
+    read_folder("{\"suppress_tokens\": [-1, 7, 4294967296, 4294967295]}", &s, &notes);
+    assert_int_equal(s.n_suppressed, 2);
+    assert_int_equal(s.suppressed_ids[0], 7);
+    assert_int_equal(s.suppressed_ids[1], UINT32_MAX);
+    read_folder("{\"suppress_tokens\": []}", &s, &notes);
+    assert_int_equal(s.n_suppressed + notes.n, 0);
+    read_folder("{\"suppress_tokens\": null}", &s, &notes);
+    assert_int_equal(s.n_suppressed + notes.n, 0);
+    for (int i = 1; i <= DEFAULT_SAMPLING_MAX_SUPPRESSED; i++)
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), ",%d", i);
+    snprintf(text + strlen(text), sizeof(text) - strlen(text), "]}");
+    read_folder(text, &s, &notes);
+    assert_int_equal(s.n_suppressed, 0);
+    assert_true(notes.n == 1 && names_all(notes.texts[0], "suppress_tokens|257|256"));
 }
 
 static void f32(struct gguf_writer *w, const char *key, float value)
@@ -249,6 +279,7 @@ int main(void)
         TEST(test_folder_when_fields_are_given_then_they_are_the_defaults),
         TEST(test_folder_when_a_value_is_wrong_then_a_note_names_its_key),
         TEST(test_folder_when_all_values_are_wrong_then_each_has_a_note),
+        TEST(test_folder_when_tokens_are_suppressed_then_their_ids_are_read),
         cmocka_unit_test(test_gguf_when_keys_are_given_then_they_are_the_defaults),
         cmocka_unit_test(test_gguf_when_a_value_is_wrong_then_a_note_names_its_key),
     };
