@@ -136,6 +136,8 @@ struct engine_stats {
     uint32_t n_ready;
     /* Free blocks are unused blocks and cached blocks. */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached;
+    /* The same for layers with a window, if they have blocks of their own. */
+    uint32_t n_window_blocks, n_window_blocks_free, n_window_blocks_cached;
     uint64_t n_steps, n_decode_steps, n_decode_rows, n_prefill_rows;
     /* Sum over decode steps of the requests that could decode. n_decode_rows over this is the mean
      * fill of a batch. */

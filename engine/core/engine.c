@@ -538,6 +538,9 @@ void engine_stats_refresh(struct engine *e, uint32_t n_seen)
     e->stats.n_blocks = s.n_blocks;
     e->stats.n_blocks_free = s.n_blocks_free;
     e->stats.n_blocks_cached = s.n_blocks_cached;
+    e->stats.n_window_blocks = s.n_window_blocks;
+    e->stats.n_window_blocks_free = s.n_window_blocks_free;
+    e->stats.n_window_blocks_cached = s.n_window_blocks_cached;
     e->stats.n_preemptions = s.n_preemptions;
     e->stats.n_rope_crossings = s.n_rope_crossings;
     e->stats.n_prefix_hit_tokens = s.n_prefix_hit_tokens;

@@ -548,13 +548,17 @@ void scheduler_get_stats(const struct scheduler *sched, struct scheduler_stats *
         .n_blocks = kv_cache_n_blocks(sched->kv),
         .n_blocks_free = kv_cache_n_free(sched->kv),
         .n_blocks_cached = kv_cache_n_kept_free(sched->kv),
-        .n_window_blocks_free = sched->windows.kv ? kv_cache_n_free(sched->windows.kv) : 0,
         .queued_tokens = queued,
         .n_preemptions = sched->n_preemptions,
         .n_prefix_hit_tokens = sched->n_prefix_hit_tokens,
         .n_prefix_query_tokens = sched->n_prefix_query_tokens,
         .n_rope_crossings = sched->n_rope_crossings,
     };
+    if (sched->windows.kv) {
+        out_stats->n_window_blocks = kv_cache_n_blocks(sched->windows.kv);
+        out_stats->n_window_blocks_free = kv_cache_n_free(sched->windows.kv);
+        out_stats->n_window_blocks_cached = kv_cache_n_kept_free(sched->windows.kv);
+    }
     if (sched->states) {
         out_stats->n_state_slots = sched->cfg.n_state_slots;
         out_stats->n_states_used = sched->cfg.n_state_slots - state_cache_n_free(sched->states);

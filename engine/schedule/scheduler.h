@@ -166,7 +166,7 @@ struct scheduler_stats {
     uint32_t n_several;    /* running requests beyond the first of each caller */
     uint32_t n_used_slots; /* sequences with a slot */
     uint32_t n_blocks, n_blocks_free, n_blocks_cached; /* free includes cached */
-    uint32_t n_window_blocks_free;                     /* the same for windows */
+    uint32_t n_window_blocks, n_window_blocks_free, n_window_blocks_cached; /* for windows */
     uint64_t queued_tokens; /* prompt tokens still to be computed, of queued and running requests */
     uint64_t n_preemptions, n_prefix_hit_tokens, n_prefix_query_tokens;
     uint32_t n_state_slots; /* slots of recurrent states, */

@@ -75,6 +75,7 @@ static void overlay(struct arena *arena, pb_replica *replica, const struct repli
         replica->n_state_slots = status->load->n_state_slots;
         replica->n_states_used = status->load->n_states_used;
         replica->n_snapshots = status->load->n_snapshots;
+        replica->n_snapshot_evictions = status->load->n_snapshot_evictions;
     }
     if (status->counters)
         replica->n_generated_tokens = status->counters->n_generated_tokens;

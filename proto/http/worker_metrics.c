@@ -9,6 +9,7 @@ enum {
     FAMILY_STATE,
     FAMILY_REQUESTS,
     FAMILY_KV,
+    FAMILY_WINDOW_KV,
     FAMILY_QUEUED_PROMPT_TOKENS,
     FAMILY_STEP_SECONDS,
     FAMILY_LAYERS,
@@ -68,6 +69,11 @@ static const struct metric_spec specs[N_FAMILIES] = {
                        "now), free.",
                    .type = METRIC_GAUGE,
                    BY("state")},
+    [FAMILY_WINDOW_KV] = {.name = "sluice_worker_window_kv_tokens",
+                          .help = "KV cache of layers with a window in tokens, by the same states; "
+                                  "absent where these layers have no cache of their own.",
+                          .type = METRIC_GAUGE,
+                          BY("state")},
     [FAMILY_QUEUED_PROMPT_TOKENS] = {.name = "sluice_worker_queued_prompt_tokens",
                                      .help = "Prompt tokens that wait for prefill.",
                                      GAUGE},
@@ -243,6 +249,11 @@ static void sample_load(struct sampling *s, const Sluice__Worker__V1__Load *load
     put_by(s, FAMILY_KV, "used", load->total_kv_tokens - load->free_kv_tokens);
     put_by(s, FAMILY_KV, "cached", load->cached_kv_tokens);
     put_by(s, FAMILY_KV, "free", load->free_kv_tokens - load->cached_kv_tokens);
+    if (load->total_window_tokens) {
+        put_by(s, FAMILY_WINDOW_KV, "used", load->total_window_tokens - load->free_window_tokens);
+        put_by(s, FAMILY_WINDOW_KV, "cached", load->cached_window_tokens);
+        put_by(s, FAMILY_WINDOW_KV, "free", load->free_window_tokens - load->cached_window_tokens);
+    }
     put(s, FAMILY_QUEUED_PROMPT_TOKENS, load->queued_prompt_tokens);
     put(s, FAMILY_LAYERS, load->progress);
     if (load->n_state_slots) {

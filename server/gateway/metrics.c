@@ -24,6 +24,9 @@ enum {
     FAMILY_WAITING,
     FAMILY_REPLICA_REQUESTS,
     FAMILY_REPLICA_KV,
+    FAMILY_REPLICA_WINDOW_KV,
+    FAMILY_REPLICA_STATE_SLOTS,
+    FAMILY_REPLICA_SNAPSHOTS,
     FAMILY_REPLICA_USABLE,
     FAMILY_REPLICA_STATE,
     FAMILY_SERVING,
@@ -66,6 +69,23 @@ static const struct metric_spec specs[N_FAMILIES] = {
                                    "(a prefix that no request uses now), free.",
                            .type = METRIC_GAUGE,
                            .labels = {"model", "version", "replica", "state"}},
+    [FAMILY_REPLICA_WINDOW_KV] = {.name = "sluice_replica_window_kv_tokens",
+                                  .help = "KV cache of a replica's layers with a window in tokens, "
+                                          "by the same states; absent where these layers have no "
+                                          "cache of their own.",
+                                  .type = METRIC_GAUGE,
+                                  .labels = {"model", "version", "replica", "state"}},
+    [FAMILY_REPLICA_STATE_SLOTS] = {.name = "sluice_replica_state_slots",
+                                    .help = "Slots of a replica for recurrent states by state: "
+                                            "used (held by sequences), free (snapshots included); "
+                                            "absent for models without recurrent layers.",
+                                    .type = METRIC_GAUGE,
+                                    .labels = {"model", "version", "replica", "state"}},
+    [FAMILY_REPLICA_SNAPSHOTS] = {.name = "sluice_replica_state_snapshots",
+                                  .help = "State slots of a replica with a snapshot, from which a "
+                                          "prefix hit can continue.",
+                                  .type = METRIC_GAUGE,
+                                  .labels = {"model", "version", "replica"}},
     [FAMILY_REPLICA_USABLE] = {.name = "sluice_replica_usable",
                                .help = "1 if new requests may go to the replica.",
                                .type = METRIC_GAUGE,
@@ -169,25 +189,42 @@ struct gateway_metrics {
 
 /* --- a scrape --- */
 
+/* A cache in tokens, by state. values[3] is the state. */
+static void sample_cache(struct metrics_family *family, struct metrics_sink *sink,
+                         const char *values[4], uint64_t n_all, uint64_t n_free, uint64_t n_cached)
+{
+    values[3] = "used";
+    metrics_sample(sink, family, values, (double)(n_all - n_free));
+    values[3] = "cached";
+    metrics_sample(sink, family, values, (double)n_cached);
+    values[3] = "free";
+    metrics_sample(sink, family, values, (double)(n_free - n_cached));
+}
+
 static void sample_replica(struct gateway_metrics *m, struct metrics_sink *sink,
                            const struct link_view *view)
 {
     const struct link_load *load = &view->load;
     const char *values[] = {view->model, view->version, view->replica_id, "running"};
-    uint64_t n_used = load->total_kv_tokens - load->free_kv_tokens;
     metrics_sample(sink, m->families[FAMILY_REPLICA_USABLE], values, view->usable);
     metrics_sample(sink, m->families[FAMILY_REPLICA_REQUESTS], values, load->n_running);
     values[3] = "queued";
     metrics_sample(sink, m->families[FAMILY_REPLICA_REQUESTS], values, load->n_queued);
     values[3] = "paused";
     metrics_sample(sink, m->families[FAMILY_REPLICA_REQUESTS], values, load->n_paused);
+    sample_cache(m->families[FAMILY_REPLICA_KV], sink, values, load->total_kv_tokens,
+                 load->free_kv_tokens, load->cached_kv_tokens);
+    if (load->total_window_tokens)
+        sample_cache(m->families[FAMILY_REPLICA_WINDOW_KV], sink, values, load->total_window_tokens,
+                     load->free_window_tokens, load->cached_window_tokens);
+    if (!load->n_state_slots)
+        return;
+    metrics_sample(sink, m->families[FAMILY_REPLICA_SNAPSHOTS], values, load->n_snapshots);
     values[3] = "used";
-    metrics_sample(sink, m->families[FAMILY_REPLICA_KV], values, (double)n_used);
-    values[3] = "cached";
-    metrics_sample(sink, m->families[FAMILY_REPLICA_KV], values, (double)load->cached_kv_tokens);
+    metrics_sample(sink, m->families[FAMILY_REPLICA_STATE_SLOTS], values, load->n_states_used);
     values[3] = "free";
-    metrics_sample(sink, m->families[FAMILY_REPLICA_KV], values,
-                   (double)(load->free_kv_tokens - load->cached_kv_tokens));
+    metrics_sample(sink, m->families[FAMILY_REPLICA_STATE_SLOTS], values,
+                   load->n_state_slots - load->n_states_used);
 }
 
 /* The label has the word of the enum: REPLICA_STATE_READY is "READY". */

@@ -326,17 +326,17 @@ static int run_rm(struct cli *cli)
 
 static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *response)
 {
-    static const char *const headers[] = {"REPLICA", "MODEL",   "VERSION",  "GROUP", "STATE",
-                                          "PID",     "RUNNING", "QUEUED",   "KV",    "STATES",
-                                          "MEMORY",  "GPU",     "RESTARTS", "AGE"};
-    enum { STATES = 9 };
+    static const char *const headers[] = {"REPLICA",   "MODEL",   "VERSION", "GROUP",    "STATE",
+                                          "PID",       "RUNNING", "QUEUED",  "KV",       "STATES",
+                                          "SNAPSHOTS", "MEMORY",  "GPU",     "RESTARTS", "AGE"};
+    enum { STATES = 9, SNAPSHOTS };
     struct output_table table;
     output_table_init(&table, CLI_N(headers), headers);
-    table.optional = STATES;
+    table.optional = 1u << STATES | 1u << SNAPSHOTS;
     for (size_t i = 0; i < response->n_replicas; i++) {
         const Sluice__Manager__V1__Replica *r = response->replicas[i];
-        char state[80], kv[16], states[24], pid[16], running[16], queued[16], memory[32], gpu[32],
-            restarts[16], age[32];
+        char state[80], kv[16], states[24], snapshots[48], pid[16], running[16], queued[16],
+            memory[32], gpu[32], restarts[16], age[32];
         snprintf(pid, sizeof(pid), "%" PRIu32, r->pid);
         snprintf(running, sizeof(running), "%" PRIu32, r->n_running);
         snprintf(queued, sizeof(queued), "%" PRIu32, r->n_queued);
@@ -351,6 +351,7 @@ static void print_replicas(const Sluice__Manager__V1__ListReplicasResponse *resp
                                queued,
                                output_kv_text(r, kv),
                                output_states_text(r, states),
+                               output_snapshots_text(r, snapshots),
                                format_bytes(r->resident_bytes, memory),
                                r->gpu_bytes ? format_bytes(r->gpu_bytes, gpu) : "",
                                restarts,

@@ -87,17 +87,18 @@ static void print_sums(const struct top *top, const list_response *response)
 
 static void print_rows(const struct top *top, const list_response *response)
 {
-    static const char *const headers[] = {"REPLICA", "MODEL",   "VERSION", "STATE",  "TOK/S", "KV",
-                                          "STATES",  "RUNNING", "QUEUED",  "MEMORY", "GPU"};
-    enum { STATES = 6 };
+    static const char *const headers[] = {"REPLICA", "MODEL",  "VERSION", "STATE",
+                                          "TOK/S",   "KV",     "STATES",  "SNAPSHOTS",
+                                          "RUNNING", "QUEUED", "MEMORY",  "GPU"};
+    enum { STATES = 6, SNAPSHOTS };
     struct output_table table;
     print_sums(top, response);
     output_table_init(&table, CLI_N(headers), headers);
-    table.optional = STATES;
+    table.optional = 1u << STATES | 1u << SNAPSHOTS;
     for (size_t i = 0; i < response->n_replicas; i++) {
         const replica_row *r = response->replicas[i];
-        char state[80], rate[32] = "-", kv[16], states[24], running[16], queued[16], memory[32],
-                        gpu[32];
+        char state[80], rate[32] = "-", kv[16], states[24], snapshots[48], running[16], queued[16],
+                        memory[32], gpu[32];
         if (top->samples[i].rate >= 0)
             snprintf(rate, sizeof(rate), "%.1f", top->samples[i].rate);
         snprintf(running, sizeof(running), "%" PRIu32, r->n_running);
@@ -109,6 +110,7 @@ static void print_rows(const struct top *top, const list_response *response)
                                rate,
                                output_kv_text(r, kv),
                                output_states_text(r, states),
+                               output_snapshots_text(r, snapshots),
                                running,
                                queued,
                                format_bytes(r->resident_bytes, memory),
@@ -130,13 +132,16 @@ static void print_json_line(const struct top *top, const list_response *response
         output_enum(&sluice__manager__v1__replica_state__descriptor, (int)r->state, state);
         json_array_append_new(
             rows,
-            json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:o,s:o,s:I,s:I,s:I,s:I}", "id", r->id, "model",
-                      r->model, "version", r->version, "state", state, "reason", r->reason,
-                      "stalled", r->stalled, "tokens_per_second",
+            json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "id",
+                      r->id, "model", r->model, "version", r->version, "state", state, "reason",
+                      r->reason, "stalled", r->stalled, "tokens_per_second",
                       rate < 0 ? json_null() : json_real(rate), "kv_used_ratio",
                       kv < 0 ? json_null() : json_real(kv), "n_running", (json_int_t)r->n_running,
                       "n_queued", (json_int_t)r->n_queued, "resident_bytes",
-                      (json_int_t)r->resident_bytes, "gpu_bytes", (json_int_t)r->gpu_bytes));
+                      (json_int_t)r->resident_bytes, "gpu_bytes", (json_int_t)r->gpu_bytes,
+                      "n_state_slots", (json_int_t)r->n_state_slots, "n_states_used",
+                      (json_int_t)r->n_states_used, "n_snapshots", (json_int_t)r->n_snapshots,
+                      "n_snapshot_evictions", (json_int_t)r->n_snapshot_evictions));
     }
     json_t *refresh =
         json_pack("{s:I,s:o}", "at_unix_ns", (json_int_t)clock_wall_ns(), "replicas", rows);

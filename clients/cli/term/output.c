@@ -52,7 +52,7 @@ static size_t display_width(const char *text)
 /* True if the column may be left out, and no row has a text there. */
 static bool is_hidden(const struct output_table *table, size_t column)
 {
-    if (!column || column != table->optional)
+    if (!(table->optional >> column & 1))
         return false;
     for (size_t r = 1; r < table->n_rows; r++) {
         const char *cell = table->cells[r * table->n_columns + column];
@@ -316,6 +316,15 @@ const char *output_states_text(const Sluice__Manager__V1__Replica *replica, char
     *out = '\0';
     if (replica->n_state_slots)
         snprintf(out, 24, "%" PRIu32 "/%" PRIu32, replica->n_states_used, replica->n_state_slots);
+    return out;
+}
+
+const char *output_snapshots_text(const Sluice__Manager__V1__Replica *replica, char out[48])
+{
+    *out = '\0';
+    if (replica->n_state_slots)
+        snprintf(out, 48, "%" PRIu32 " (%" PRIu64 " evicted)", replica->n_snapshots,
+                 replica->n_snapshot_evictions);
     return out;
 }
 

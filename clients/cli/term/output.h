@@ -12,12 +12,12 @@
 
 struct error;
 
-enum { OUTPUT_TABLE_MAX_COLUMNS = 14, OUTPUT_STAGE_BYTES = 64 };
+enum { OUTPUT_TABLE_MAX_COLUMNS = 16, OUTPUT_STAGE_BYTES = 64 };
 
 /* A table of text cells, aligned when printed. Cells are copied. */
 struct output_table {
     size_t n_columns, n_rows, capacity;
-    size_t optional; /* this column is left out while all its cells are empty; 0: none */
+    uint32_t optional; /* bits of columns that are left out while all their cells are empty */
     char **cells;
 };
 
@@ -51,6 +51,9 @@ const char *output_kv_text(const Sluice__Manager__V1__Replica *replica, char out
 /* Formats used and all slots of recurrent states: "3/16"; empty if the model has none. Returns
  * out. */
 const char *output_states_text(const Sluice__Manager__V1__Replica *replica, char out[24]);
+/* Formats the snapshots of recurrent states, and how many made room for others: "6 (12 evicted)".
+ * Empty if the model has no such states. Returns out. */
+const char *output_snapshots_text(const Sluice__Manager__V1__Replica *replica, char out[48]);
 /* Formats the stage of a rank: ", stage 1, layers 12-23"; empty with a single stage. Returns out.
  */
 const char *output_layers(const Sluice__V1__Plan *plan, const Sluice__V1__DevicePlan *device,

@@ -40,6 +40,8 @@ enum series {
     SERIES_PREEMPTIONS,
     SERIES_PREFIX_QUERIES,
     SERIES_PREFIX_HITS,
+    SERIES_SNAPSHOT_HITS,
+    SERIES_SNAPSHOT_EVICTIONS,
     SERIES_REPLICA_LOSSES,
     N_SERIES,
     /* Sampled from the request counts. */
@@ -97,6 +99,15 @@ static const struct metric_spec specs[N_FAMILIES] = {
                             .help = "Tokens that were found in the prefix cache.",
                             .type = METRIC_COUNTER,
                             BY_VERSION},
+    [SERIES_SNAPSHOT_HITS] = {.name = "sluice_state_snapshot_hits_total",
+                              .help = "Sequences that continued from a snapshot of a recurrent "
+                                      "state.",
+                              .type = METRIC_COUNTER,
+                              BY_VERSION},
+    [SERIES_SNAPSHOT_EVICTIONS] = {.name = "sluice_state_snapshot_evictions_total",
+                                   .help = "Snapshots that gave their slot to another state.",
+                                   .type = METRIC_COUNTER,
+                                   BY_VERSION},
     [SERIES_REPLICA_LOSSES] = {.name = "sluice_replica_losses_total",
                                .help = "Lost streams to replicas. A requested end of a replica "
                                        "does not count.",
@@ -419,13 +430,19 @@ void meter_load(struct version_meter *meter, struct load_totals *last,
 {
     bool grew = last->known && now->n_preemptions >= last->n_preemptions &&
                 now->n_prefix_query_tokens >= last->n_prefix_query_tokens &&
-                now->n_prefix_hit_tokens >= last->n_prefix_hit_tokens;
+                now->n_prefix_hit_tokens >= last->n_prefix_hit_tokens &&
+                now->n_snapshot_hits >= last->n_snapshot_hits &&
+                now->n_snapshot_evictions >= last->n_snapshot_evictions;
     if (meter && grew) {
         metric_add(meter->series[SERIES_PREEMPTIONS], now->n_preemptions - last->n_preemptions);
         metric_add(meter->series[SERIES_PREFIX_QUERIES],
                    now->n_prefix_query_tokens - last->n_prefix_query_tokens);
         metric_add(meter->series[SERIES_PREFIX_HITS],
                    now->n_prefix_hit_tokens - last->n_prefix_hit_tokens);
+        metric_add(meter->series[SERIES_SNAPSHOT_HITS],
+                   now->n_snapshot_hits - last->n_snapshot_hits);
+        metric_add(meter->series[SERIES_SNAPSHOT_EVICTIONS],
+                   now->n_snapshot_evictions - last->n_snapshot_evictions);
     }
     *last = *now;
     last->known = true;

@@ -88,6 +88,7 @@ bool meters_get(struct meters *meters, const char *model, const char *version,
 struct load_totals {
     bool known;
     uint64_t n_preemptions, n_prefix_query_tokens, n_prefix_hit_tokens;
+    uint64_t n_snapshot_hits, n_snapshot_evictions;
 };
 /* Adds the growth since *last (nothing if *last is unknown) and stores `now` there. */
 void meter_load(struct version_meter *meter, struct load_totals *last,

@@ -172,6 +172,8 @@ static void store_load(struct link *link, const Sluice__Worker__V1__Load *load)
         .n_preemptions = load->n_preemptions,
         .n_prefix_query_tokens = load->n_prefix_query_tokens,
         .n_prefix_hit_tokens = load->n_prefix_hit_tokens,
+        .n_snapshot_hits = load->n_snapshot_hits,
+        .n_snapshot_evictions = load->n_snapshot_evictions,
     };
     link->load = (struct link_load){
         .n_running = load->n_running,
@@ -180,6 +182,12 @@ static void store_load(struct link *link, const Sluice__Worker__V1__Load *load)
         .free_kv_tokens = load->free_kv_tokens,
         .cached_kv_tokens = load->cached_kv_tokens,
         .total_kv_tokens = load->total_kv_tokens,
+        .free_window_tokens = load->free_window_tokens,
+        .cached_window_tokens = load->cached_window_tokens,
+        .total_window_tokens = load->total_window_tokens,
+        .n_state_slots = load->n_state_slots,
+        .n_states_used = load->n_states_used,
+        .n_snapshots = load->n_snapshots,
         .kv_block_tokens = load->kv_block_tokens,
     };
     meter_load(link->meter, &link->totals, &totals);

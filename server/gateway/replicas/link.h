@@ -107,7 +107,9 @@ struct link_load {
     uint32_t n_running, n_queued, n_paused;
     uint64_t free_kv_tokens, cached_kv_tokens, total_kv_tokens; /* free tokens include cached
                                                                  * tokens */
-    uint32_t kv_block_tokens;                                   /* 0: not known */
+    uint64_t free_window_tokens, cached_window_tokens, total_window_tokens; /* 0: no such cache */
+    uint32_t n_state_slots, n_states_used, n_snapshots; /* 0: no recurrent layers */
+    uint32_t kv_block_tokens;                           /* 0: not known */
 };
 struct link_view {
     char model[65], version[65], replica_id[64];

@@ -131,4 +131,9 @@ void worker_fill_load(const struct worker *worker, struct engine *engine,
     load->n_states_used = stats.n_states_used;
     load->n_snapshots = stats.n_snapshots;
     load->state_slot_bytes = engine_memory(engine)->state_slot_bytes;
+    load->n_snapshot_hits = stats.n_snapshot_hits;
+    load->n_snapshot_evictions = stats.n_snapshot_evictions;
+    load->free_window_tokens = (uint64_t)stats.n_window_blocks_free * worker->kv_block_tokens;
+    load->total_window_tokens = (uint64_t)stats.n_window_blocks * worker->kv_block_tokens;
+    load->cached_window_tokens = (uint64_t)stats.n_window_blocks_cached * worker->kv_block_tokens;
 }

@@ -39,8 +39,9 @@ def sluice(tmp_path_factory, stubs):
     """The model as "tiny". Six of its ten slots are for snapshots, so four sequences run at once."""
     instance = Sluice(tmp_path_factory.mktemp("state"), stubs)
     instance.folder = make_folder(tmp_path_factory.mktemp("model") / "Tiny")
-    instance.manager_metrics_port = free_port()
-    instance.start("--manager-metrics", f"127.0.0.1:{instance.manager_metrics_port}", env=ENV)
+    instance.metrics_port, instance.manager_metrics_port = free_port(), free_port()
+    instance.start("--metrics", f"127.0.0.1:{instance.metrics_port}", "--manager-metrics",
+                   f"127.0.0.1:{instance.manager_metrics_port}", env=ENV)
     try:
         instance.slot_bytes = int(plan_of(instance, instance.folder, "--state-slots", 1)["state_slot_bytes"])
         instance.flags = ["--threads", "1", "--kv-tokens", "4096", "--state-slots", str(SLOTS), "--snapshot-bytes",
@@ -67,6 +68,10 @@ def complete(sluice, text, salt="", n_tokens=24, **kwargs):
 
 def metric(sluice, name):
     return Scrape(sluice.manager_metrics_port).sum(f"sluice_worker_{name}", model="tiny")
+
+
+def server_metric(sluice, name, **labels):
+    return Scrape(sluice.metrics_port).sum(f"sluice_{name}", model="tiny", **labels)
 
 
 def settled(sluice, name):
@@ -120,6 +125,40 @@ def test_snapshots_give_way_to_newer_ones(sluice):
         complete(sluice, text_of(100 + i, 70), n_tokens=2)
     assert settled(sluice, "state_snapshot_evictions_total") >= before + SLOTS
     assert SLOTS >= metric(sluice, "state_snapshots") >= SLOTS - RUNNING and metric(sluice, "state_slots_used") == 0
+    # The server, the lists and the board's metrics have the same figures.
+    n, evicted = metric(sluice, "state_snapshots"), metric(sluice, "state_snapshot_evictions_total")
+    sluice.wait(lambda: server_metric(sluice, "replica_state_snapshots") == n, 10, "the server has the load")
+    assert server_metric(sluice, "replica_state_slots", state="used") == 0
+    assert server_metric(sluice, "replica_state_slots", state="free") == SLOTS
+    assert server_metric(sluice, "state_snapshot_evictions_total") == evicted
+    assert server_metric(sluice, "state_snapshot_hits_total") == metric(sluice, "state_snapshot_hits_total")
+    (replica,) = sluice.ready()
+    assert (replica["n_snapshots"], int(replica["n_snapshot_evictions"])) == (n, evicted)
+    for command in (["ps"], ["top", "--once"]):
+        assert f"{n:.0f} ({evicted:.0f} evicted)" in sluice.cli(*command).stdout
+
+
+def test_caches_of_windows_are_counted(sluice, tmp_path):
+    """Three of four layers have a window of 16 tokens, and blocks of their own."""
+    folder, flags = make_folder(tmp_path / "Windows", ROOT / "tests/golden/tiny/exaone4"), ["--max-concurrent", "4"]
+    n = plan_of(sluice, folder, *flags)["n_window_blocks"] * BLOCK
+    sluice.cli("register", "windows", folder, "--version", "1")
+    sluice.cli("load", "windows", "--threads", "1", "--kv-tokens", "4096", *flags)
+    request = sluice.request("windows", text_of(9, 100), max_tokens=24, ignore_eos=True)
+    sluice.wait(lambda: len(sluice.ready()) == 2, 60, "both replicas are ready")
+    sluice.inference.Complete(request, timeout=patience(60))
+    ports = {"worker": sluice.manager_metrics_port, "replica": sluice.metrics_port}
+
+    def tokens(of, name, **labels):
+        return Scrape(ports[of]).sum(f"sluice_{of}_{name}", model="windows", **labels)
+    for of in ports:
+        sluice.wait(lambda of=of: tokens(of, "window_kv_tokens", state="cached") > 0, 10, "the end of the prompt is cached")
+        assert tokens(of, "window_kv_tokens") == n and tokens(of, "kv_tokens") == 4096
+        assert tokens(of, "window_kv_tokens", state="used") == 0
+        assert not Scrape(ports[of]).samples(f"sluice_{of}_state_slots", model="windows")
+    assert not Scrape(sluice.metrics_port).samples("sluice_replica_window_kv_tokens", model="tiny")
+    sluice.cli("unload", "windows")
+    sluice.wait(lambda: len(sluice.ready()) == 1, 60, "the model is gone")
 
 
 def test_choices_share_the_state_of_the_prompt(sluice):

@@ -95,7 +95,7 @@ static void printed(const ProtobufCMessage *message, char *out_text, size_t n_by
     capture_end(&capture, out_text, n_bytes);
 }
 
-static void print_table(size_t optional, const char *second, char *out_text, size_t n_bytes)
+static void print_table(uint32_t optional, const char *second, char *out_text, size_t n_bytes)
 {
     static const char *const headers[] = {"A", "B", "C"};
     const char *const rows[][3] = {{"1", "", "3"}, {"4", second, "6"}};
@@ -114,9 +114,9 @@ static void test_an_optional_column_appears_with_its_first_text(void **state)
 {
     (void)state;
     char text[256];
-    print_table(1, "", text, sizeof(text));
+    print_table(1u << 1, "", text, sizeof(text));
     assert_string_equal(text, "A  C\n1  3\n4  6\n");
-    print_table(1, "5", text, sizeof(text));
+    print_table(1u << 1, "5", text, sizeof(text));
     assert_string_equal(text, "A  B  C\n1  -  3\n4  5  6\n");
     print_table(0, "", text, sizeof(text));
     assert_string_equal(text, "A  B  C\n1  -  3\n4  -  6\n");
@@ -131,6 +131,20 @@ static void test_states_are_used_slots_and_all(void **state)
     replica.n_state_slots = 16;
     replica.n_states_used = 3;
     assert_string_equal(output_states_text(&replica, text), "3/16");
+}
+
+static void test_snapshots_are_those_in_use_and_evicted(void **state)
+{
+    (void)state;
+    char text[48];
+    Sluice__Manager__V1__Replica replica = SLUICE__MANAGER__V1__REPLICA__INIT;
+    assert_string_equal(output_snapshots_text(&replica, text), "");
+    replica.n_state_slots = 16;
+    assert_string_equal(output_snapshots_text(&replica, text), "0 (0 evicted)");
+    replica.n_snapshots = UINT32_MAX;
+    replica.n_snapshot_evictions = UINT64_MAX;
+    assert_string_equal(output_snapshots_text(&replica, text),
+                        "4294967295 (18446744073709551615 evicted)");
 }
 
 /* An answer without groups has an empty list, so that `jq '.groups[]'` works. */
@@ -158,6 +172,7 @@ int main(void)
         cmocka_unit_test(test_units_and_enums_read_well),
         cmocka_unit_test(test_a_list_of_nothing_is_a_list),
         cmocka_unit_test(test_an_optional_column_appears_with_its_first_text),
+        cmocka_unit_test(test_snapshots_are_those_in_use_and_evicted),
         cmocka_unit_test(test_states_are_used_slots_and_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

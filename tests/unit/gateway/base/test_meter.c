@@ -149,10 +149,15 @@ static void test_totals_of_a_worker_are_added_as_they_grow(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct load_totals now = {.n_preemptions = rows[i].told,
                                   .n_prefix_query_tokens = rows[i].told,
-                                  .n_prefix_hit_tokens = rows[i].told};
+                                  .n_prefix_hit_tokens = rows[i].told,
+                                  .n_snapshot_hits = rows[i].told,
+                                  .n_snapshot_evictions = 2 * rows[i].told};
         meter_load(meter, &last, &now);
         assert_true(value_of(f, "sluice_preemptions_total" V) == (double)rows[i].shown);
         assert_true(value_of(f, "sluice_prefix_hit_tokens_total" V) == (double)rows[i].shown);
+        assert_true(value_of(f, "sluice_state_snapshot_hits_total" V) == (double)rows[i].shown);
+        assert_true(value_of(f, "sluice_state_snapshot_evictions_total" V) ==
+                    2 * (double)rows[i].shown);
     }
     meter_load(NULL, &last, &last);
     meter_release_version(meter);
