@@ -175,6 +175,36 @@ static void test_the_same_prompt_finds_its_end(void **state)
     bench_close(b);
 }
 
+/* After a short answer the end of the prompt stays cached. Other requests run at once then, and
+ * pass more blocks than the pool has. */
+static void test_the_end_of_a_prompt_outlasts_passed_blocks(void **state)
+{
+    struct bench *b = &bench;
+    struct scheduler_config cfg = bench_small;
+    struct request *r, *others[3];
+    (void)state;
+    cfg.prefix_cache = true;
+    cfg.n_blocks = 400;
+    cfg.max_seqs = 4;
+    cfg = with_windows(cfg, 16);
+    bench_open(b, &cfg);
+    for (uint32_t again = 0; again < 2; again++) {
+        r = bench_make(b, 3, 100, 30, 1, 0, "");
+        run_alone(b, r);
+        assert_int_equal(r->n_cached_tokens, again ? 96 : 0);
+        request_release(r);
+        for (uint32_t i = 0; i < 3; i++)
+            scheduler_add(b->sched, others[i] = bench_make(b, 100 + 7 * i, 60, 100, 1, 0, ""));
+        while (step(b))
+            ;
+        for (uint32_t i = 0; i < 3; i++) {
+            bench_assert_answer(others[i], true);
+            request_release(others[i]);
+        }
+    }
+    bench_close(b);
+}
+
 /* A prefix whose window is gone is computed again. The request that notices keeps the window at the
  * end of the shared prefix, and the next one finds it. */
 static void test_third_request_finds_the_end_of_the_shared_prefix(void **state)
@@ -378,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_a_long_answer_holds_the_window_alone),
         cmocka_unit_test(test_a_new_chunk_frees_the_blocks_of_the_last_one),
         cmocka_unit_test(test_the_same_prompt_finds_its_end),
+        cmocka_unit_test(test_the_end_of_a_prompt_outlasts_passed_blocks),
         cmocka_unit_test(test_third_request_finds_the_end_of_the_shared_prefix),
         cmocka_unit_test(test_choices_share_the_window_and_copy_on_write),
         cmocka_unit_test(test_passed_blocks_do_not_change_the_expected_step),
