@@ -22,7 +22,7 @@ EXTREME = np.array([0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C
 
 
 def blocks(kind, rng):
-    n_blocks = 16 if gguf.GGML_QUANT_SIZES[kind][0] == 256 else 48
+    n_blocks = 12 if gguf.GGML_QUANT_SIZES[kind][0] == 256 else 24
     if TYPES[kind] is None:  # plain halves: 32 a row
         n = n_blocks * 32
         bits = rng.integers(0, 1 << 16, n).astype(np.uint16)

@@ -63,7 +63,7 @@ def main():
     encode = lambda s: tok.encode(s, add_special_tokens=False).ids
 
     with torch.no_grad(), open(HERE / "sample_logits.bin", "wb") as f:
-        prompts = [(SHORT, True), (MIDDLE, False), (LONG, False), (chat(QUESTIONS[0]), True)]
+        prompts = [(SHORT, False), (MIDDLE, False), (LONG, False), (chat(QUESTIONS[0]), True)]
         f.write(b"SLLR" + struct.pack("<II", len(prompts), TOP))
         for text, whole in prompts:
             ids = encode(text)

@@ -148,15 +148,15 @@ def draws(result, n_vocab, rng):
 
 
 def shortened(result, n_vocab):
-    """Probabilities to 5e-9, but at least a digit: tests compare within 2e-6. `kept` is left out where all ids are kept."""
+    """Probabilities to 5e-8, but at least a digit: tests compare within 2e-6. `kept` is left out where all ids are kept."""
     result = {k: v for k, v in result.items() if k != "kept" or v != list(range(n_vocab))}
-    short = lambda v: float(f"{v:.{max(1, min(7, 9 + math.floor(math.log10(v))))}g}") if v > 0 else v
+    short = lambda v: float(f"{v:.{max(1, min(7, 8 + math.floor(math.log10(v))))}g}") if v > 0 else v
     return result | ({"probs": [short(v) for v in result["probs"]]} if "probs" in result else {})
 
 
 def main():
     rng = np.random.default_rng(11)
-    rows = [(rng.standard_normal(n) * s).astype(np.float32) for n, s in ((40, 1.0), (97, 3.0), (300, 2.0), (300, 6.0))]
+    rows = [(rng.standard_normal(n) * s).astype(np.float32) for n, s in ((40, 1.0), (97, 3.0), (150, 2.0), (300, 6.0))]
     cases = []
 
     def add(row, **given):

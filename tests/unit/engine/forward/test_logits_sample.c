@@ -24,7 +24,17 @@ struct worst {
     uint32_t n_rows;
 };
 
-/* Every row's 64 largest logits and logsumexp, some prompts' last row whole. */
+static double log_sum_exp(const float *x, uint32_t n)
+{
+    double top = (double)x[0], sum = 0;
+    for (uint32_t i = 1; i < n; i++)
+        top = fmax(top, (double)x[i]);
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)x[i] - top);
+    return top + log(sum);
+}
+
+/* Every row's 64 largest logits and logsumexp, a prompt's last row whole. */
 static struct worst compare_sample(const struct executor_config *cfg)
 {
     struct worst worst = {0};
@@ -44,12 +54,14 @@ static struct worst compare_sample(const struct executor_config *cfg)
         model_run_all(&run, ids, n_ids, cfg->max_seqs, false, all);
         model_run_close(&run);
         for (uint32_t r = 0; r < n_ids; r++) {
-            golden_f32(&g);
-            double scale = (double)golden_f32(&g);
+            const float *row = all + (size_t)r * vocab;
+            double expected = (double)golden_f32(&g), scale = (double)golden_f32(&g);
+            double off = fabs(log_sum_exp(row, vocab) - expected);
+            worst.error = match_worse(worst.error, off / scale);
             uint16_t *top_ids = golden_copy(&g, n_top / 2);
             float *top = golden_copy(&g, n_top);
             for (uint32_t i = 0; i < n_top; i++) {
-                double d = fabs((double)all[(size_t)r * vocab + top_ids[i]] - (double)top[i]);
+                double d = fabs((double)row[top_ids[i]] - (double)top[i]);
                 worst.error = match_worse(worst.error, d / scale);
             }
             worst.n_rows++;
