@@ -43,8 +43,9 @@ class Family:
     tries: int = 1  # models of which one is taken
 
 
-def llama_like(hidden=30, layers=2, **more):
-    """Five heads of 32 with one KV head: neither even, nor hidden / heads."""
+def llama_like(hidden=18, layers=2, **more):
+    """Five heads of 32 with one KV head: neither even, nor hidden / heads. The classes of Llama and Gemma 2 want a
+    hidden size that the heads divide."""
     return dict(
         vocab_size=VOCAB, hidden_size=hidden, intermediate_size=100, num_hidden_layers=layers, num_attention_heads=5,
         num_key_value_heads=1, head_dim=32, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=3,
@@ -211,26 +212,26 @@ SIX = [SLIDING] * 5 + [FULL]
 YARN = rope(kind="yarn", factor=4.0, original_max_position_embeddings=32)
 FAMILIES = {
     "llama3": Family(
-        "LlamaForCausalLM", llama_like(attention_bias=True, mlp_bias=True, rms_norm_eps=1e-3, rope_parameters=LLAMA3),
+        "LlamaForCausalLM", llama_like(20, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-3, rope_parameters=LLAMA3),
         A.LLAMA, dims_of_llama, permuted=True, extra=llama3_divisors),
     "llama_linear": Family(
         "LlamaForCausalLM",
-        llama_like(num_key_value_heads=5, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        llama_like(20, num_key_value_heads=5, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
                    rope_parameters=rope(kind="linear", factor=3.0)),
-        A.LLAMA, dims_of_llama, permuted=True, old_config=True),
+        A.LLAMA, dims_of_llama, permuted=True, old_config=True, tries=8),
     # the two mscale factors differ, and the ramp's ends are fractions
     "llama_yarn": Family(
         "LlamaForCausalLM",
-        llama_like(36, num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+        llama_like(20, num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
                    rope_parameters=rope(kind="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=4.0, beta_slow=0.5,
                                         mscale=0.7, mscale_all_dim=1.2, truncate=False))),
     # the factor counts beyond the configured context only
     "llama_dynamic": Family(
         "LlamaForCausalLM",
-        llama_like(36, num_attention_heads=4, num_key_value_heads=4, head_dim=8, tie_word_embeddings=True, rms_norm_eps=1e-5,
+        llama_like(20, num_attention_heads=4, num_key_value_heads=4, head_dim=8, tie_word_embeddings=True, rms_norm_eps=1e-5,
                    rope_parameters=rope(kind="dynamic", factor=2.0)),
-        A.LLAMA, dynamic_keys, permuted=True, old_config=True),
-    "mistral": Family("MistralForCausalLM", llama_like(sliding_window=16, rms_norm_eps=1e-3, rope_parameters=rope()), peak=1.5),
+        A.LLAMA, dynamic_keys, permuted=True, old_config=True, tries=8),
+    "mistral": Family("MistralForCausalLM", llama_like(sliding_window=16, rms_norm_eps=1e-3, rope_parameters=rope()), peak=1.5, tries=8),
     # three query heads per KV head, a KV head that two ranks share
     "qwen3": Family(
         "Qwen3ForCausalLM",
@@ -241,7 +242,7 @@ FAMILIES = {
         "Qwen3VLForConditionalGeneration",
         dict(text_config=llama_like(num_attention_heads=6, num_key_value_heads=2, head_dim=16, intermediate_size=68, rms_norm_eps=1e-2,
                                     rope_parameters=rope(500.0, mrope_section=[4, 2, 2], mrope_interleaved=True)),
-             vision_config=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=30,
+             vision_config=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, patch_size=4, out_hidden_size=18,
                                 num_position_embeddings=16, deepstack_visual_indexes=[0]),
              tie_word_embeddings=False),
         A.QWEN3VL, qwen3vl_keys),
@@ -252,26 +253,26 @@ FAMILIES = {
         A.QWEN2, old_config=True),
     "qwen2_window": Family(
         "Qwen2ForCausalLM",
-        llama_like(use_sliding_window=True, sliding_window=16, max_window_layers=1, rms_norm_eps=1e-3, rope_parameters=rope())),
+        llama_like(use_sliding_window=True, sliding_window=16, max_window_layers=1, rms_norm_eps=1e-3, rope_parameters=rope()), tries=8),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
-        llama_like(24, 4, no_rope_layer_interval=4, rms_norm_eps=1e-3, tie_word_embeddings=True, rope_parameters=rope()),
-        A.SMOLLM3, dims_of_llama, permuted=True, peak=1.4),
+        llama_like(layers=4, no_rope_layer_interval=4, rms_norm_eps=1e-3, tie_word_embeddings=True, rope_parameters=rope()),
+        A.SMOLLM3, dims_of_llama, permuted=True, peak=1.4, tries=8),
     "gemma2": Family(
         "Gemma2ForCausalLM",
-        llama_like(query_pre_attn_scalar=32, sliding_window=16, attn_logit_softcapping=6.0, final_logit_softcapping=5.0,
+        llama_like(20, query_pre_attn_scalar=32, sliding_window=16, attn_logit_softcapping=6.0, final_logit_softcapping=5.0,
                    rms_norm_eps=1e-3, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh",
                    rope_parameters=rope(10000.0)),
-        A.GEMMA2, gemma2_keys, plus_one=True),
+        A.GEMMA2, gemma2_keys, plus_one=True, tries=8),
     "gemma2_scale": Family(
         "Gemma2ForCausalLM",
-        llama_like(query_pre_attn_scalar=20, sliding_window=16, attn_logit_softcapping=None, final_logit_softcapping=None,
+        llama_like(20, query_pre_attn_scalar=20, sliding_window=16, attn_logit_softcapping=None, final_logit_softcapping=None,
                    rms_norm_eps=1e-3, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh",
                    rope_parameters=rope()),
         plus_one=True, old_config=True),
     "gemma3": Family(
         "Gemma3ForCausalLM",
-        llama_like(24, 6, vocab_size=288, num_attention_heads=3, head_dim=16, intermediate_size=72, query_pre_attn_scalar=16,
+        llama_like(layers=6, vocab_size=288, num_attention_heads=3, head_dim=16, intermediate_size=72, query_pre_attn_scalar=16,
                    sliding_window=16,
                    rms_norm_eps=1e-3, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh", layer_types=SIX,
                    rope_parameters={SLIDING: rope(10000.0), FULL: rope(900.0, "linear", factor=4.0)}),
@@ -306,7 +307,7 @@ FAMILIES = {
         "Olmo2ForCausalLM", llama_like(rms_norm_eps=1e-3, rope_parameters=rope()), A.OLMO2, old_config=True),
     "olmo3": Family(
         "Olmo3ForCausalLM",
-        llama_like(24, 4, sliding_window=16, layer_types=FOUR, rms_norm_eps=1e-3, tie_word_embeddings=True,
+        llama_like(layers=4, sliding_window=16, layer_types=FOUR, rms_norm_eps=1e-3, tie_word_embeddings=True,
                    rope_parameters={SLIDING: rope(), FULL: YARN | {"attention_factor": 1.3}}),
         A.OLMO2, window_and_pattern, peak=1.2),
     "cohere": Family(
@@ -319,7 +320,7 @@ FAMILIES = {
         A.COMMAND_R, cohere_keys, old_config=True),
     "cohere2": Family(
         "Cohere2ForCausalLM",
-        llama_like(24, 4, sliding_window=16, layer_types=FOUR, logit_scale=0.4, layer_norm_eps=1e-3, rope_parameters=rope()),
+        llama_like(layers=4, sliding_window=16, layer_types=FOUR, logit_scale=0.4, layer_norm_eps=1e-3, rope_parameters=rope()),
         A.COHERE2, cohere_keys),
     "glm4": Family(
         "Glm4ForCausalLM",
@@ -343,7 +344,7 @@ FAMILIES = {
         A.GPTNEOX, neox_keys, transform=split_qkv_by_head, old_config=True),
     "phi2": Family(
         "PhiForCausalLM",
-        square(layer_norm_eps=1e-3, intermediate_size=192, rope_parameters=rope(10000.0, partial_rotary_factor=0.5)),
+        square(layer_norm_eps=1e-3, rope_parameters=rope(10000.0, partial_rotary_factor=0.5)),
         A.PHI2, partial_dims),
     "phi2_joined": Family(
         "PhiForCausalLM",
@@ -357,10 +358,10 @@ FAMILIES = {
     "nemotron": Family(
         "NemotronForCausalLM",
         llama_like(norm_eps=1e-3, hidden_act="relu2", rope_parameters=rope(partial_rotary_factor=0.5)),
-        A.NEMOTRON, nemotron_keys, plus_one=True),
+        A.NEMOTRON, nemotron_keys, plus_one=True, tries=8),
     "ernie4_5": Family(
         "Ernie4_5ForCausalLM", llama_like(use_bias=True, rms_norm_eps=1e-3, tie_word_embeddings=True, rope_parameters=rope()),
-        A.ERNIE4_5),
+        A.ERNIE4_5, tries=8),
     "hunyuan": Family(
         "HunYuanDenseV1ForCausalLM",
         llama_like(rms_norm_eps=1e-3, attention_bias=True, tie_word_embeddings=True,
@@ -368,7 +369,7 @@ FAMILIES = {
         A.HUNYUAN_DENSE, hunyuan_keys),
     "exaone4": Family(
         "Exaone4ForCausalLM",
-        llama_like(24, 4, sliding_window=16, layer_types=FOUR, rms_norm_eps=1e-3, rope_parameters=LLAMA3,
+        llama_like(layers=4, sliding_window=16, layer_types=FOUR, rms_norm_eps=1e-3, rope_parameters=LLAMA3,
                    tie_word_embeddings=True),
         A.EXAONE4, window_and_pattern, extra=llama3_divisors),
     "exaone4_small": Family(
@@ -376,7 +377,7 @@ FAMILIES = {
         llama_like(sliding_window=None, layer_types=[FULL, FULL], rms_norm_eps=1e-3, rope_parameters=rope()),
         A.EXAONE4, old_config=True),
     "seed_oss": Family(
-        "SeedOssForCausalLM", llama_like(attention_bias=True, rms_norm_eps=1e-3, rope_parameters=rope()), A.SEED_OSS),
+        "SeedOssForCausalLM", llama_like(attention_bias=True, rms_norm_eps=1e-3, rope_parameters=rope()), A.SEED_OSS, tries=8),
     "ministral3": Family(
         "Ministral3ForCausalLM",
         llama_like(rms_norm_eps=1e-3, tie_word_embeddings=True,

@@ -30,6 +30,7 @@ from torch_models.logits_file import LogitsFile
 from make_tiny import CHAT, HERE, SPECIALS, tokenizer, write_vocabulary
 
 VOCAB, CONTEXT = 283, 200
+HIDDEN, WHOLE = 20, 32  # rows of some families are whole vectors
 PROMPT, STEPS, SECOND, SEEDS = 20, 32, 45, 24
 SEQUENCE_SEED = 5
 MATRICES = Q.BF16  # the type of matrices in GGUF, but of routers
@@ -71,7 +72,7 @@ class Family:
 def config(**more):
     """Three heads of 16 with one KV head: neither even, nor hidden / heads. Two ranks divide an FFN of 40 unevenly."""
     return dict(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+        vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=40, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
         head_dim=16, max_position_embeddings=CONTEXT, rms_norm_eps=1e-3, bos_token_id=1, eos_token_id=2, pad_token_id=3,
         rope_parameters={"rope_type": "default", "rope_theta": 700.0},
     ) | more  # fmt: skip
@@ -180,8 +181,8 @@ def pack_mxfp4(folder, doc, model):
 def add_draft_layer(folder, doc, model):
     file = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(file)
-    tensors["model.layers.2.input_layernorm.weight"] = torch.ones(32, dtype=torch.bfloat16)
-    tensors["model.layers.2.eh_proj.weight"] = torch.ones(32, 64, dtype=torch.bfloat16)
+    tensors["model.layers.2.input_layernorm.weight"] = torch.ones(WHOLE, dtype=torch.bfloat16)
+    tensors["model.layers.2.eh_proj.weight"] = torch.ones(WHOLE, 2 * WHOLE, dtype=torch.bfloat16)
     safetensors.torch.save_file(tensors, file, {"format": "pt"})
     doc["num_nextn_predict_layers"] = 1
 
@@ -211,11 +212,12 @@ GRANITE = dict(embedding_multiplier=1.7, logits_scaling=3.0, residual_multiplier
 FAMILIES = {
     "qwen3moe": Family(
         transformers.Qwen3MoeForCausalLM,
-        config(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True),
+        config(hidden_size=WHOLE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True),
         "qwen3moe", keys=moe_keys, seeds=1,
     ),
     "mixtral": Family(
-        transformers.MixtralForCausalLM, config(num_local_experts=5, num_experts_per_tok=2), "llama", keys=expert_keys, permuted=True, split=True,
+        transformers.MixtralForCausalLM, config(hidden_size=WHOLE, num_local_experts=5, num_experts_per_tok=2), "llama", keys=expert_keys,
+        permuted=True, split=True,
     ),
     # rope's original context and the window end within the prompt
     "gpt_oss": Family(
@@ -229,8 +231,8 @@ FAMILIES = {
     # experts as the published folders have them
     "gpt_oss_mxfp4": Family(
         transformers.GptOssForCausalLM,
-        config(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, sliding_window=16, layer_types=[SLIDING, FULL],
-               rope_parameters=YARN),
+        config(hidden_size=WHOLE, num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, sliding_window=16,
+               layer_types=[SLIDING, FULL], rope_parameters=YARN),
         weights=draw_mxfp4, edit=pack_mxfp4,
     ),
     # a shared expert of another width
@@ -252,16 +254,17 @@ FAMILIES = {
     "granitemoe_shared": Family(
         transformers.GraniteMoeSharedForCausalLM,
         config(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=44, attention_bias=True, **GRANITE), "granitemoe",
-        {"block_sparse_moe.router": "ffn_gate_inp", "shared_mlp.output_linear": "ffn_down_shexp"}, keys=granite_keys, permuted=True,
+        {"block_sparse_moe.router": "ffn_gate_inp", "shared_mlp.output_linear": "ffn_down_shexp"}, keys=granite_keys, permuted=True, seeds=1,
     ),
     # groups of experts, a dense layer, and a layer that only drafts
     "glm4moe": Family(
         transformers.Glm4MoeForCausalLM,
-        config(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=36, intermediate_size=56, n_shared_experts=2, n_group=2,
-               topk_group=1, routed_scaling_factor=1.4, norm_topk_prob=True, first_k_dense_replace=1, use_qk_norm=True,
+        config(hidden_size=WHOLE, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=36, intermediate_size=56,
+               n_shared_experts=2, n_group=2, topk_group=1, routed_scaling_factor=1.4, norm_topk_prob=True, first_k_dense_replace=1, use_qk_norm=True,
                attention_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5}),
         "glm4moe", SHARED | {"post_attention_layernorm": "post_attention_norm", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
-        keys=glm_keys, seeds=6, edit=add_draft_layer, extra={"blk.2.attn_norm.weight": np.ones(32), "blk.2.nextn.eh_proj.weight": np.ones((32, 64))},
+        keys=glm_keys, seeds=6, edit=add_draft_layer,
+        extra={"blk.2.attn_norm.weight": np.ones(WHOLE), "blk.2.nextn.eh_proj.weight": np.ones((WHOLE, 2 * WHOLE))},
     ),
     # a layer of experts between dense layers, by interval or by the last layer's number
     "ernie4_5_moe": Family(
@@ -292,7 +295,7 @@ FAMILIES = {
     # weights that are not renormalised, a dense layer between layers of experts, and experts in one tensor
     "qwen3moe_fused": Family(
         transformers.Qwen3MoeForCausalLM,
-        config(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=36, intermediate_size=56, norm_topk_prob=False,
+        config(hidden_size=WHOLE, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=36, intermediate_size=56, norm_topk_prob=False,
                num_hidden_layers=3, mlp_only_layers=[1], tie_word_embeddings=True),
         fused=True,
     ),
@@ -302,7 +305,7 @@ FAMILIES = {
 def wide(family, **more):
     """A model that four ranks divide: 8 heads of 16, and an FFN of four units of 32. The ranks share two KV heads. The
     weights are the first that come, so the router may have near ties. The folder alone is kept: the tree stays small."""
-    shape = dict(num_attention_heads=8, num_key_value_heads=2, intermediate_size=104, num_hidden_layers=1) | more
+    shape = dict(hidden_size=HIDDEN, num_attention_heads=8, num_key_value_heads=2, intermediate_size=104, num_hidden_layers=1) | more
     return dataclasses.replace(family, config=family.config | shape, chosen=False, arch=None)
 
 

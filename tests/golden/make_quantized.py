@@ -56,8 +56,8 @@ def narrow(**more):
 
 ROWS = {
     "llama3_q8_0": Row("llama3", Q.Q8_0, heads(num_hidden_layers=1)),
-    "stablelm_iq4_nl": Row("stablelm", Q.IQ4_NL, filling(num_key_value_heads=1)),
-    "gpt2_iq4_nl": Row("gpt2", Q.IQ4_NL, dict(n_embd=160, n_head=5, n_inner=160)),
+    "stablelm_iq4_nl": Row("stablelm", Q.IQ4_NL, filling(num_key_value_heads=1, num_hidden_layers=1)),
+    "gpt2_iq4_nl": Row("gpt2", Q.IQ4_NL, dict(n_embd=160, n_head=5, n_inner=160, n_layer=1, n_positions=64)),
     "gemma2_q8_0": Row("gemma2", Q.Q8_0, narrow()),
     "qwen3moe_iq4_nl": Row("qwen3moe", Q.IQ4_NL, narrow(moe_intermediate_size=128, num_experts=4, num_hidden_layers=1), calm=8, seeds=16),
     "gpt_oss_gguf_mxfp4": Row(

@@ -377,8 +377,8 @@ static void test_attn_scale_follows_from_the_number_of_layers(void **state)
         uint32_t own_layers, n_layers;
         double hidden_per_head;
     } cases[] = {
-        {"gemma2.gguf", &arch_gemma2, 46, 2, 6},
-        {"gemma3.gguf", &arch_gemma3, 62, 6, 8},
+        {"gemma2.gguf", &arch_gemma2, 46, 2, 4},
+        {"gemma3.gguf", &arch_gemma3, 62, 6, 6},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
