@@ -12,9 +12,9 @@
 #include "base/error.h"
 #include "base/system/cpu.h"
 #include "kernels/comm.h"
+#include "kernels/comm/comm_reduce.h"
 #include "kernels/futex.h"
 #include "kernels/segments.h"
-#include "kernels/tensor.h"
 
 enum { CACHE_LINE = 64, N_SPINS = 4000, N_SPINS_OVERCOMMITTED = 100, MAX_RANKS = N_SEGMENTS };
 
@@ -86,78 +86,25 @@ static uint8_t *slot(const struct comm_shm *comm, uint32_t rank)
            ((size_t)comm->parity * comm->group->size + rank) * comm->group->slot_bytes;
 }
 
-static void reduce_i32(int32_t *out, const uint8_t *const slots[], uint32_t size, size_t n)
+static int reduce_message(struct comm *base, void *data, size_t n, enum comm_reduce how)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint32_t sum = 0; /* unsigned: sums of the numerics contract wrap at 32 bits */
-        for (uint32_t r = 0; r < size; r++)
-            sum += ((const uint32_t *)(const void *)slots[r])[i];
-        out[i] = (int32_t)sum;
-    }
-}
-
-static void reduce_tree(float *out, const uint8_t *const slots[], uint32_t size, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        float part[MAX_RANKS] = {0};
-        for (uint32_t r = 0; r < size; r++)
-            part[r] = ((const float *)(const void *)slots[r])[i];
-        for (uint32_t width = size; width > 1; width /= 2)
-            for (uint32_t r = 0; r < width / 2; r++)
-                part[r] = part[2 * r] + part[2 * r + 1];
-        out[i] = part[0];
-    }
-}
-
-static void reduce_max(float *out, const uint8_t *const slots[], uint32_t size, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        float max = ((const float *)(const void *)slots[0])[i];
-        for (uint32_t r = 1; r < size; r++) {
-            float other = ((const float *)(const void *)slots[r])[i];
-            max = other > max || other != other ? other : max;
-        }
-        out[i] = max;
-    }
-}
-
-static void reduce_message(struct comm_shm *comm, void *data, size_t n, enum comm_reduce how)
-{
+    struct comm_shm *comm = comm_shm(base);
     const uint8_t *slots[MAX_RANKS];
     uint32_t size = comm->group->size;
     assert(size > 0);
-    memcpy(slot(comm, comm->base.index), data, n * sizeof(float));
+    memcpy(slot(comm, base->index), data, n * sizeof(float));
     barrier(comm->group);
     for (uint32_t r = 0; r < size; r++)
         slots[r] = slot(comm, r);
-    if (how == COMM_SUM_I32)
-        reduce_i32(data, slots, size, n);
-    else if (how == COMM_SUM_TREE_F32)
-        reduce_tree(data, slots, size, n);
-    else
-        reduce_max(data, slots, size, n);
+    comm_reduce_slots(data, slots, size, n, how);
     comm->parity ^= 1;
+    return 0;
 }
 
 static int all_reduce(struct comm *base, struct stream *s, struct tensor *t, enum comm_reduce how)
 {
     (void)s;
-    struct comm_shm *comm = comm_shm(base);
-    if (t->dtype != (how == COMM_SUM_I32 ? DTYPE_I32 : DTYPE_F32))
-        return STATUS_INTERNAL;
-    uint32_t n_rows = t->n_rows;
-    size_t n_cols = t->n_cols;
-    if (t->row_stride == n_cols) {
-        n_cols *= n_rows;
-        n_rows = 1;
-    }
-    size_t limit = comm->group->slot_bytes / sizeof(float);
-    for (uint32_t row = 0; row < n_rows; row++) {
-        float *data = (float *)t->data + (size_t)row * t->row_stride;
-        for (size_t done = 0; done < n_cols; done += limit)
-            reduce_message(comm, data + done, n_cols - done < limit ? n_cols - done : limit, how);
-    }
-    return 0;
+    return comm_reduce_pieces(base, t, how, comm_shm(base)->group->slot_bytes, reduce_message);
 }
 
 static int all_gather(struct comm *base, struct stream *s, void *dst, const void *src,
