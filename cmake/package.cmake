@@ -20,6 +20,8 @@ set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Opened at run time, by ranks on several machines only (kernels/comm/ucx_library.c).
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS libucx0)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | adduser, passwd")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/etc/debian/conffiles ${CMAKE_SOURCE_DIR}/etc/debian/triggers
     ${CMAKE_SOURCE_DIR}/etc/debian/postinst ${CMAKE_SOURCE_DIR}/etc/debian/prerm ${CMAKE_SOURCE_DIR}/etc/debian/postrm)

@@ -6,7 +6,7 @@ set -euo pipefail
 
 build=(cmake ninja-build pkg-config gcc g++ libc6-dev libgrpc-dev protobuf-compiler libprotobuf-dev libprotobuf-c-dev
        protobuf-c-compiler libev-dev libsqlite3-dev libjansson-dev libpcre2-dev libutf8proc-dev libinih-dev libssl-dev
-       libseccomp-dev libedit-dev zlib1g-dev python3 python3-pip python3-venv ca-certificates)
+       libseccomp-dev libedit-dev zlib1g-dev libucx-dev python3 python3-pip python3-venv ca-certificates)
 test=(curl dpkg-dev libcmocka-dev openssl clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev sqlite3 git procps man-db mandoc zsh fish systemd
       systemd-container iproute2
       golang-go golang-google-grpc-dev golang-google-genproto-dev golang-goprotobuf-dev)

@@ -27,6 +27,7 @@ deny clients "engine/|kernels/|server/|manager/|tests/" "clients speak the wire 
 deny "base kernels engine" "grpc|protobuf-c|sqlite3|ev\.h" "no wire, store or event loop below proto"
 deny "server manager clients" "grpc/" "only proto/rpc touches gRPC core"
 deny "base engine proto server manager clients" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
+deny "base engine proto server manager clients kernels/cpu kernels/cuda" "(ucp|uct|ucs)/" "only kernels/comm sees UCX headers"
 deny "kernels/cpu" "cuda|cublas|nccl" "only kernels/cuda and kernels/comm see CUDA and NCCL"
 
 # server/worker may include only four headers of the engine. The main one must stay short.

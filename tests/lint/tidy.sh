@@ -17,10 +17,10 @@ if [ ${#files[@]} -eq 0 ] || [ "$1" = --changed ]; then
         [ ${#files[@]} -gt 0 ] || exit 0
     fi
 fi
-# A file that needs CUDA's headers can be checked only in a build that compiles the file; the others are named.
+# Files that need headers of CUDA or UCX are checked in builds that compile them. The script names the others.
 seen=()
 for file in "${files[@]}"; do
-    if [[ $file == kernels/cuda/* ]] && ! grep -q "\"file\": \".*/$file\"" "$build/compile_commands.json"; then
+    if [[ $file == kernels/cuda/* || $file == kernels/comm/* ]] && ! grep -q "\"file\": \".*/$file\"" "$build/compile_commands.json"; then
         echo "not built here, so not checked: $file"
     else
         seen+=("$file")
