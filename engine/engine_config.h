@@ -22,6 +22,10 @@ struct tokenizer;
 #define EXECUTOR_GPU_LAYERS_AUTO UINT32_MAX
 #define ENGINE_TARGET_ITL_AUTO   UINT32_MAX
 
+/* Tenths of a GPU's free memory that are used without a limit. The rest is for the driver's own
+ * allocations. */
+enum { EXECUTOR_GPU_TENTHS = 9 };
+
 /* Called during a load by loader threads, one call at a time. Arguments: bytes of weights that
  * `rank` has packed so far, and all its bytes. */
 typedef void executor_progress_fn(void *ctx, uint32_t rank, uint64_t bytes_done,

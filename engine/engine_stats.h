@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/engine_cost.h"
+
 struct checkpoint;
 struct engine;
 struct error;
@@ -43,7 +45,8 @@ int engine_read_model_info(const struct checkpoint *ckpt, struct model_info *out
 
 /* The part of a plan on one device. */
 struct executor_device {
-    char name[16]; /* "cpu", "cuda:0" */
+    char name[16];    /* "cpu", "cuda:0" */
+    char product[96]; /* a GPU's: "NVIDIA H100 80GB HBM3", or empty */
     uint32_t layer_begin, n_layers;
     bool is_gpu;
     uint64_t weights_bytes, kv_bytes, workspace_bytes;
@@ -88,6 +91,8 @@ struct executor_plan {
     bool windows_are_chunks; /* they see their own chunk of window_reach positions alone */
     uint64_t most_window_blocks;
     uint64_t kv_block_bytes, window_block_bytes; /* as in the devices, all together */
+    /* The work of all ranks of all devices. A draft model does not count. */
+    struct engine_cost_split cost;
     uint64_t huge_page_bytes; /* bytes of the weights in huge pages; 0 before a load */
     uint64_t shared_bytes;    /* bytes of the weights that another process packed and holds */
     uint64_t draft_bytes; /* bytes of the weights that belong to the draft model; never shared */

@@ -30,6 +30,10 @@ uint64_t executor_kv_tokens(const struct executor_plan *plan, uint64_t room, uin
 uint64_t executor_device_tokens(const struct executor_plan *plan,
                                 const struct executor_device *device, uint64_t room, uint64_t most);
 
+/* Checks tp, pp and the kind of device alone, without opening either. INVALID_ARGUMENT names the
+ * field; UNIMPLEMENTED: ranks that no load of this build can have. */
+int executor_check_ranks(const struct executor_config *cfg, struct error *err);
+
 /* Computes the plan of a load. UNIMPLEMENTED names an unknown architecture or tensor type.
  * INVALID_ARGUMENT (reason MODEL_FILE_INVALID) names a missing tensor, or a shape that contradicts
  * the metadata; with a field, a bad setting. */

@@ -11,10 +11,6 @@
 #include "engine/model/arch/arch.h"
 #include "kernels/backend.h"
 
-/* Tenths of the GPU's free memory that are used without a limit. The rest is for the driver's own
- * allocations. */
-enum { BUDGET_OF_10 = 9 };
-
 uint32_t executor_thread_share(const struct executor_config *cfg, uint32_t rank)
 {
     uint32_t n_threads = cfg->n_threads ? cfg->n_threads : (uint32_t)cpu_count();
@@ -30,7 +26,7 @@ static bool wants_gpu(const struct executor_config *cfg)
     return device_name_is_gpu(cfg->device);
 }
 
-static int check_config(const struct executor_config *cfg, struct error *err)
+int executor_check_ranks(const struct executor_config *cfg, struct error *err)
 {
     if (cfg->tp != 1 && cfg->tp != 2 && cfg->tp != 4 && cfg->tp != 8)
         return error_field(err, "tp", "%u is not one of 1, 2, 4, 8", cfg->tp);
@@ -148,9 +144,10 @@ static int gpu_budget(const struct executor *ex, const struct executor_config *c
         return rc;
     device->free_bytes = unpromised_bytes(cfg, &memory);
     device->promised_bytes = memory.free_bytes - device->free_bytes;
-    device->budget_bytes = subtract_to_zero(
-        cfg->gpu_memory_bytes ? cfg->gpu_memory_bytes : device->free_bytes / 10 * BUDGET_OF_10,
-        cfg->other_bytes);
+    device->budget_bytes =
+        subtract_to_zero(cfg->gpu_memory_bytes ? cfg->gpu_memory_bytes
+                                               : device->free_bytes / 10 * EXECUTOR_GPU_TENTHS,
+                         cfg->other_bytes);
     device->limit_bytes = subtract_to_zero(device->free_bytes, cfg->other_bytes);
     if (cfg->gpu_memory_bytes && device->budget_bytes < device->limit_bytes)
         device->limit_bytes = device->budget_bytes;
@@ -394,6 +391,10 @@ static int add_devices(struct executor *ex, const struct executor_config *cfg, s
     add_device(ex, name, ex->n_cpu_ranks, ex->n_ranks);
     struct executor_device *device = &ex->actual.devices[ex->actual.n_devices - 1];
     device->is_gpu = true;
+    struct device_description about = {.name = ""};
+    if (ex->gpu->ops->describe && ex->gpu->ops->describe(ex->gpu, &about, err) == 0)
+        snprintf(device->product, sizeof(device->product), "%s", about.name);
+    error_clear(err);
     return gpu_budget(ex, cfg, device, err);
 }
 
@@ -437,7 +438,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
     ex->mix_roles = cfg->mix_roles;
     bool gpu = ex->is_guest ? cfg->beside->gpu != NULL : wants_gpu(cfg);
     ex->prompts_f16 = gpu && computes_f16(cfg->prompt_arithmetic);
-    int rc = check_config(cfg, err);
+    int rc = executor_check_ranks(cfg, err);
     if (!rc)
         rc = gpu ? open_gpu(ex, cfg, err) : choose_cpu_ops(cfg, &ex->ops[0], err);
     if (!rc)
@@ -454,6 +455,7 @@ int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const s
         return error_field(err, "weight_format",
                            "not applicable: every matrix on the GPU is quantized already");
     add_scratch(ex, cfg);
+    executor_add_costs(ex);
     for (uint32_t i = 0; i < ex->actual.n_devices; i++) {
         ex->actual.weights_bytes += ex->actual.devices[i].weights_bytes;
         ex->actual.kv_bytes += ex->actual.devices[i].kv_bytes;

@@ -155,3 +155,6 @@ int executor_await_step(struct executor *ex, uint32_t *out_n_sample_rows, struct
  * one is used. */
 int executor_prepare(struct executor *ex, const struct checkpoint *ckpt, const struct arch *arch,
                      const struct executor_config *cfg, struct error *err);
+
+/* executor_cost.c: fills ex->actual.cost from the plans of all ranks. */
+void executor_add_costs(struct executor *ex);

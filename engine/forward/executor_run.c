@@ -5,9 +5,6 @@
 #include "engine/forward/executor_private.h"
 #include "engine/model/step.h"
 
-/* The cost of a step's part on a stage besides its rows (pipeline.h). */
-enum { PART_BASE_ROWS = 8 };
-
 /* --- a rank's work --- */
 
 /* The rank's part of a saved state. */
@@ -204,7 +201,7 @@ void executor_post_step(struct executor *ex, const struct step_batch *batch)
 {
     const struct pipeline_cut cut = {
         .n_stages = ex->n_stages,
-        .base_rows = PART_BASE_ROWS,
+        .base_rows = PIPELINE_BASE_ROWS,
         .whole_sequences = ex->actual.n_state_slots > 0,
     };
     assert(ex->n_flights < ex->n_stages);

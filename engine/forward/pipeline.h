@@ -16,7 +16,10 @@
 #include "engine/engine_stats.h"
 #include "engine/model/step.h"
 
-enum { PIPELINE_MAX_PARTS = 16 };
+enum {
+    PIPELINE_MAX_PARTS = 16,
+    PIPELINE_BASE_ROWS = 8, /* the cost of a part on a stage of the CPU besides its rows */
+};
 
 /* How steps are cut. Plain data. */
 struct pipeline_cut {

@@ -110,18 +110,20 @@ static void on_planned(void *arg, const pb_tool *report, const struct error *sta
 }
 
 static int start_tool(struct fleet *fleet, const pb_launch *launch, const struct planning *wish,
-                      struct error *err)
+                      const char *const *arguments, struct error *err)
 {
     struct planning *planning = malloc(sizeof(*planning));
     if (!planning)
         return error_no_memory(err);
     *planning = *wish;
     rpc_call_retain(planning->call);
-    static const char *const plans[] = {"plan", NULL}, *const inspects[] = {"inspect", "--plan",
-                                                                            NULL};
     bool inspect = planning->inspected != NULL;
-    int rc = tool_run(fleet->tools, inspect ? inspects : plans, launch,
-                      inspect ? on_inspected : on_planned, planning, err);
+    const char *argv[PLAN_MAX_ARGUMENTS + 3] = {inspect ? "inspect" : "plan",
+                                                inspect ? "--plan" : NULL};
+    for (size_t i = 0; inspect && arguments && arguments[i] && i < PLAN_MAX_ARGUMENTS; i++)
+        argv[i + 2] = arguments[i];
+    int rc =
+        tool_run(fleet->tools, argv, launch, inspect ? on_inspected : on_planned, planning, err);
     if (rc != 0) {
         rpc_call_release(planning->call);
         free(planning);
@@ -208,7 +210,7 @@ int plan_run(struct fleet *fleet, struct rpc_call *call, const struct plan_wish 
     snprintf(planning.version, sizeof(planning.version), "%s", wish->version);
     snprintf(planning.group, sizeof(planning.group), "%s", wish->group);
     if (rc == 0)
-        rc = start_tool(fleet, launch, &planning, err);
+        rc = start_tool(fleet, launch, &planning, wish->arguments, err);
     launch_destroy(launch);
     message_free(&config->base);
     return rc;

@@ -14,6 +14,8 @@ struct rpc_call;
 typedef void plan_inspected_fn(struct rpc_call *call, const Sluice__V1__Inspection *inspection,
                                void *arg);
 
+enum { PLAN_MAX_ARGUMENTS = 8 };
+
 /* All members are borrowed for the call. */
 struct plan_wish {
     const char *model, *version, *group;
@@ -24,6 +26,9 @@ struct plan_wish {
     /* Not NULL: the process inspects the files too, and this is called in place of the answer. The
      * plan is that of a version that is not loaded. */
     plan_inspected_fn *inspected;
+    /* With `inspected`: further flags of the process, NULL-terminated, at most
+     * PLAN_MAX_ARGUMENTS; NULL: none. */
+    const char *const *arguments;
 };
 
 /* True where a plan of several replicas checks all of them: each replica takes all devices of

@@ -285,6 +285,53 @@ const struct service_change service_load = {
 
 /* --- InspectModelVersion --- */
 
+enum {
+    GROUPS_MAX_BYTES = 1024,
+    GROUPS_MAX_REQUESTS = 1 << 16,
+    GROUPS_MAX_DEPTH = 1 << 24,
+    MAX_GROUP_TP = 8,
+};
+
+/* The prediction assumes these where a request has none. */
+enum { DEFAULT_REQUESTS = 32, DEFAULT_DEPTH = 1024 };
+
+/* The worker checks the descriptions and the splits themselves. */
+static int check_groups(const inspect_request *request, struct error *err)
+{
+    if (strlen(request->groups) > GROUPS_MAX_BYTES)
+        return error_field(err, "groups", "longer than %d bytes", GROUPS_MAX_BYTES);
+    if (request->tp > MAX_GROUP_TP)
+        return error_field(err, "tp", "%u is not in 0..%d", request->tp, MAX_GROUP_TP);
+    if (request->pp > MAX_STAGES)
+        return error_field(err, "pp", "%u is not in 0..%d", request->pp, MAX_STAGES);
+    if (request->n_requests > GROUPS_MAX_REQUESTS)
+        return error_field(err, "n_requests", "%u is not in 0..%d", request->n_requests,
+                           GROUPS_MAX_REQUESTS);
+    if (request->depth_tokens > GROUPS_MAX_DEPTH)
+        return error_field(err, "depth_tokens", "%u is not in 0..%d", request->depth_tokens,
+                           GROUPS_MAX_DEPTH);
+    return 0;
+}
+
+/* The flags of a plan of described groups. */
+struct group_flags {
+    const char *arguments[PLAN_MAX_ARGUMENTS + 1];
+    char groups[GROUPS_MAX_BYTES + 32], tp[32], pp[32], requests[40], depth[40];
+};
+
+static void make_group_flags(const inspect_request *request, struct group_flags *out)
+{
+    snprintf(out->groups, sizeof(out->groups), "--split-groups=%s", request->groups);
+    snprintf(out->tp, sizeof(out->tp), "--split-tp=%u", request->tp);
+    snprintf(out->pp, sizeof(out->pp), "--split-pp=%u", request->pp);
+    snprintf(out->requests, sizeof(out->requests), "--split-requests=%u",
+             request->n_requests ? request->n_requests : DEFAULT_REQUESTS);
+    snprintf(out->depth, sizeof(out->depth), "--split-depth=%u",
+             request->depth_tokens ? request->depth_tokens : DEFAULT_DEPTH);
+    const char *const all[] = {out->groups, out->tp, out->pp, out->requests, out->depth, NULL};
+    memcpy(out->arguments, all, sizeof(all));
+}
+
 /* Answers with the report, and the names in its plan. The report is freed with its own texts. */
 static void answer_inspection(struct rpc_call *rpc, const Sluice__V1__Inspection *inspection,
                               void *arg)
@@ -314,13 +361,16 @@ int service_inspect(struct service_call *call, struct error *err)
     const inspect_request *request = call->request;
     Sluice__Manager__V1__InspectModelVersionResponse *response = call->response;
     const char *group_name = group_or_cpu(request->device_group);
+    bool described = *request->groups != '\0';
+    struct group_flags flags;
     struct plan_wish wish = {.group = group_name,
-                             .tp = request->has_tp ? request->tp : 1,
-                             .pp = request->has_pp ? request->pp : 1,
+                             .tp = request->has_tp && !described ? request->tp : 1,
+                             .pp = request->has_pp && !described ? request->pp : 1,
+                             .arguments = described ? flags.arguments : NULL,
                              .n_replicas = 1,
                              .inspected = answer_inspection};
     pb_config *config = NULL;
-    if (check_split(wish.tp, wish.pp, err) != 0 ||
+    if (check_split(wish.tp, wish.pp, err) != 0 || (described && check_groups(request, err) != 0) ||
         config_check("config", request->config, err) != 0)
         return err->status;
     const pb_version *row =
@@ -338,6 +388,8 @@ int service_inspect(struct service_call *call, struct error *err)
     wish.version = response->version = message_text_in(&call->arena, row->version);
     response->path = message_text_in(&call->arena, row->path);
     wish.config = config;
+    if (described)
+        make_group_flags(request, &flags);
     int rc = plan_run(call->fleet, call->rpc, &wish, NULL, call, err);
     return rc == 0 ? SERVICE_LATER : rc;
 }

@@ -4,9 +4,9 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/strbuf.h"
+#include "clients/cli/inspect/inspect_source.h"
 #include "clients/cli/inspect/inspect_text.h"
 #include "clients/cli/shell/actions.h"
 #include "clients/cli/shell/cli.h"
@@ -18,16 +18,6 @@
 
 /* A folder's tokenizer may take seconds on a slow disk; the worker limits its own CPU time. */
 enum { INSPECT_TIMEOUT_MS = 300000, EXIT_NOT_SERVED = 3 };
-
-/* A word with a slash is a path. So is the name of anything in the current folder, unless the
- * command also gives a version or a group. */
-static bool is_path(const struct cli *cli)
-{
-    const char *word = cli_word(cli, 0);
-    struct stat at;
-    bool registered = cli->settings.version[0] || cli_given(cli, "group");
-    return strchr(word, '/') || (!registered && lstat(word, &at) == 0);
-}
 
 static int check_flags(const struct cli *cli, bool path, struct error *err)
 {
@@ -47,17 +37,6 @@ static int check_flags(const struct cli *cli, bool path, struct error *err)
 }
 
 /* --- a path --- */
-
-/* The next step after an error of the files. Other errors' texts name their step. */
-static void advise(struct cli *cli, const struct error *err)
-{
-    const char *next = "";
-    if (err->status == STATUS_NOT_FOUND)
-        next = "give the path of an existing GGUF file or model folder";
-    else if (err->reason == REASON_MODEL_FILE_INVALID)
-        next = "docs/use/models.md lists the files and folders that can be read";
-    snprintf(cli->advice, sizeof(cli->advice), "%s", next);
-}
 
 /* *out_message is the worker's report. */
 static int inspect_path(struct cli *cli, const char *path, ProtobufCMessage **out_message,
@@ -79,7 +58,7 @@ static int inspect_path(struct cli *cli, const char *path, ProtobufCMessage **ou
                              INSPECT_TIMEOUT_MS, &report, err);
     worker_tool_free_flags(flags);
     if (rc) {
-        advise(cli, err);
+        inspect_source_advise(cli, err);
         return rc;
     }
     if (!report->inspect->inspection) {
@@ -112,13 +91,8 @@ static int inspect_registered(struct cli *cli, ProtobufCMessage **out_message,
     request.pp = (uint32_t)cli->settings.pp;
     request.config = &config;
     int rc = cli_call(cli, "InspectModelVersion", &request.base, out_message, err);
-    if (rc && (err->reason == REASON_MODEL_NOT_FOUND || err->reason == REASON_NOT_CONNECTED ||
-               (err->status == STATUS_UNAVAILABLE && !err->reason)))
-        snprintf(
-            cli->advice, sizeof(cli->advice),
-            "\"%.200s\" is no file or folder here, so it was taken for a registered model; give a "
-            "path, or a name from: sluice ls",
-            cli_word(cli, 0));
+    if (rc)
+        inspect_source_advise_call(cli, err);
     if (rc)
         return rc;
     *out = ((const Sluice__Manager__V1__InspectModelVersionResponse *)*out_message)->inspection;
@@ -151,7 +125,7 @@ static int run_inspect(struct cli *cli)
     const Sluice__V1__Inspection *inspection = NULL;
     ProtobufCMessage *message = NULL;
     struct error err;
-    bool path = is_path(cli);
+    bool path = inspect_source_is_path(cli);
     if (check_flags(cli, path, &err) != 0) {
         cli_usage(&err);
         return cli_fail(cli, &err);
@@ -215,6 +189,6 @@ const struct cli_command cmd_inspect = {
     .groups = CLI_SIZES | CLI_MANAGE,
     .exits = inspect_exits,
     .n_exits = CLI_N(inspect_exits),
-    .see_also = "sluice-register(1), sluice-doctor(1), sluice-show(1)",
+    .see_also = "sluice-plan(1), sluice-register(1), sluice-doctor(1), sluice-show(1)",
     .run = run_inspect,
 };

@@ -29,6 +29,9 @@ struct cli_settings {
     const char *register_draft; /* --draft of `register`: draft model of the version */
     uint64_t replicas, tp, pp, grace_ms, timeout_ms;
     bool validate_only, no_wait, verify, all, evict;
+    /* plan; also tp, pp and requests */
+    const char *groups;
+    uint64_t depth_tokens;
     /* serve */
     const char *listen, *model_root, *log_level;
     const char *http_listen, *http_origins;
@@ -234,4 +237,4 @@ extern const struct cli_command cmd_serve, cmd_stop, cmd_run, cmd_chat, cmd_toke
     cmd_ops_watch, cmd_ops_cancel, cmd_events, cmd_groups_list, cmd_groups_create,
     cmd_groups_delete, cmd_devices_list, cmd_devices_release, cmd_status, cmd_key_new,
     cmd_keys_list, cmd_keys_create, cmd_keys_revoke, cmd_bench_engine, cmd_bench_serve,
-    cmd_completion, cmd_man, cmd_version, cmd_doctor, cmd_top, cmd_inspect;
+    cmd_completion, cmd_man, cmd_version, cmd_doctor, cmd_top, cmd_inspect, cmd_plan;

@@ -23,6 +23,7 @@ static const struct cli_command *const commands[] = {
     &cmd_ls,
     &cmd_show,
     &cmd_inspect,
+    &cmd_plan,
     &cmd_ps,
     &cmd_top,
     &cmd_park,

@@ -50,6 +50,8 @@ struct settings {
     bool text, tensors, metadata, verify, plan;
     uint64_t replicas;
     bool weights_shared, weights_held;
+    const char *groups; /* described groups of devices (device_spec.h); "": plan for this machine */
+    uint64_t group_tp, group_pp, group_requests, group_depth;
     /* bench: lists of numbers */
     const char *bench_threads, *bench_prompt, *bench_generate, *bench_batch, *bench_depth;
     uint64_t repetitions;

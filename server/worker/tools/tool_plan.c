@@ -5,9 +5,11 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/strbuf.h"
+#include "base/system/cpu.h"
 #include "base/system/memory_limit.h"
 #include "engine/engine.h"
 #include "engine/engine_config.h"
+#include "engine/engine_splits.h"
 #include "engine/engine_stats.h"
 #include "server/worker/base/facts.h"
 #include "server/worker/base/message.h"
@@ -15,9 +17,13 @@
 #include "server/worker/place/kv_size.h"
 #include "server/worker/place/place.h"
 #include "server/worker/tools/tool.h"
+#include "server/worker/tools/tool_splits.h"
 
 /* The number of notes that add_notes may write. */
 enum { MAX_NOTES = 9 };
+
+/* The prediction of a plan assumes so many requests at once, and context tokens of each. */
+enum { PREDICTED_REQUESTS = 32, PREDICTED_DEPTH = 1024 };
 
 static int out_of_memory(struct error *err)
 {
@@ -226,6 +232,28 @@ static int add_notes(const struct settings *settings, const struct model_info *m
     return 0;
 }
 
+/* Predicts one replica, on the figures of its kind of device. Nothing is added for a GPU of another
+ * kind, or for layers on two devices. */
+static int add_prediction(const struct engine_config *cfg, const struct executor_plan *sizes,
+                          struct arena *arena, Sluice__V1__Plan *plan, struct error *err)
+{
+    const struct executor_device *device = &sizes->devices[0];
+    const char *kind = device->is_gpu ? device_spec_kind_of(device->product) : "cpu";
+    uint32_t n_cores = cfg->executor.n_threads ? cfg->executor.n_threads : (uint32_t)cpu_count();
+    uint32_t depth = PREDICTED_DEPTH, n_seqs = (uint32_t)(sizes->kv_tokens / PREDICTED_DEPTH);
+    struct device_spec group;
+    struct engine_cost cost;
+    if (sizes->n_devices > 1 || !kind || device_spec_parse(kind, strlen(kind), &group, err) != 0)
+        return 0;
+    n_seqs = n_seqs < PREDICTED_REQUESTS ? n_seqs : PREDICTED_REQUESTS;
+    n_seqs = n_seqs ? n_seqs : 1;
+    engine_splits_predict(sizes, &group, n_cores, cfg, n_seqs, depth, &cost);
+    plan->prediction = tool_splits_prediction(arena, kind, &cost, cost.tokens_s, n_seqs, depth);
+    for (size_t r = 0; r < plan->n_devices && plan->n_devices == sizes->n_ranks; r++)
+        plan->devices[r]->wire_token_bytes = (uint64_t)engine_cost_wire(&sizes->cost, (uint32_t)r);
+    return plan->prediction ? 0 : out_of_memory(err);
+}
+
 static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
                      const struct model_info *model, struct arena *arena, Sluice__V1__Plan *plan,
                      struct error *err)
@@ -262,6 +290,8 @@ static int make_plan(const struct settings *settings, struct checkpoint *ckpt,
         rc = add_gpu_devices(settings, &sizes, arena, plan) ? out_of_memory(err) : 0;
     else
         rc = add_devices(settings, &sizes, arena, plan, err);
+    if (!rc)
+        rc = add_prediction(&cfg, &sizes, arena, plan, err);
     return rc ? rc : add_notes(settings, model, &sizes, arena, plan, err);
 }
 
@@ -288,7 +318,8 @@ int tool_plan_make(const struct settings *settings, struct checkpoint *ckpt,
         return out_of_memory(err);
     sluice__v1__plan__init(plan);
     count_tokens(ckpt, tok);
-    int rc = make_plan(settings, ckpt, model, arena, plan, err);
+    int rc = *settings->groups ? tool_splits_make(settings, ckpt, arena, plan, err)
+                               : make_plan(settings, ckpt, model, arena, plan, err);
     if (!rc)
         *out_plan = plan;
     return rc;
