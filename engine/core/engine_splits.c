@@ -292,6 +292,8 @@ int engine_splits_make(const struct engine_config *cfg, struct checkpoint *ckpt,
         s.n_devices *= group->n_machines;
     const struct engine_config one = config_of(&s, 1, 1);
     int rc = engine_plan(&one, ckpt, &whole, err);
+    if (rc && group->is_gpu) /* some limits are those of the CPU's kernels */
+        return error_prefix(err, "group %s, with sizes of the CPU's layout", group->name);
     if (rc)
         return rc;
     s.kv_elements = kv_bytes_of(&whole);

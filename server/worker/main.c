@@ -115,8 +115,8 @@ static int run_tool(enum settings_mode mode, const struct settings *settings)
         fprintf(stderr, "sluice-worker: standard output: %s\n", strerror(errno));
         rc = STATUS_UNAVAILABLE;
     }
-    bool refused =
-        report.result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN && !report.plan->fits;
+    bool refused = report.result_case == SLUICE__WORKER__V1__TOOL_REPORT__RESULT_PLAN &&
+                   !report.plan->fits && !report.plan->n_groups;
     arena_fini(&arena);
     return rc || refused ? EXIT_FAILED : 0;
 }

@@ -214,6 +214,8 @@ static void print_plan(const struct cli *cli, const Sluice__V1__Plan *plan)
            : plan_will_do(cli, plan) ? "fits after these are unloaded"
            : plan->n_evictions       ? "does not fit; add --evict to unload these"
                                      : "does not fit");
+    if (plan->n_replicas)
+        output_prediction(plan);
     for (size_t i = 0; i < plan->n_notes; i++)
         printf("note: %s\n", plan->notes[i]);
 }

@@ -386,6 +386,10 @@ static void print_plan(const Sluice__V1__Inspection *in)
            : plan->n_state_slots ? "does not fit; lower --kv-tokens, --state-slots or "
                                    "--context-length"
                                  : "does not fit; lower --kv-tokens or --context-length");
+    if (plan->prediction) {
+        print_label("speed");
+        output_prediction(plan);
+    }
     print_label("KV cache");
     printf("%" PRIu64 " bytes per token, %" PRIu64 " tokens\n", plan->kv_token_bytes,
            plan->n_kv_tokens);

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "base/utf8.h"
 #include "proto/rpc/message/message.h"
 
@@ -336,6 +337,25 @@ const char *output_layers(const Sluice__V1__Plan *plan, const Sluice__V1__Device
         snprintf(out, OUTPUT_STAGE_BYTES, ", stage %" PRIu32 ", layers %" PRIu32 "-%" PRIu32,
                  device->stage, device->first_layer, device->first_layer + device->n_layers - 1);
     return out;
+}
+
+void output_prediction(const Sluice__V1__Plan *plan)
+{
+    const Sluice__V1__Prediction *p = plan->prediction;
+    uint64_t wire = 0;
+    char size[32];
+    if (!p)
+        return;
+    for (size_t i = 0; i < plan->n_devices; i++)
+        if (plan->devices[i]->wire_token_bytes > wire)
+            wire = plan->devices[i]->wire_token_bytes;
+    printf("predicted from typical figures (%s): %.0f tokens/s for a request, %.0f for %" PRIu32
+           " at once, prompts %.0f tokens/s",
+           p->kind, p->tokens_per_second_alone, p->tokens_per_second, p->n_requests,
+           p->prompt_tokens_per_second);
+    if (wire)
+        printf("; a rank sends %s a token", format_bytes(wire, size));
+    putchar('\n');
 }
 
 const char *output_stages(const Sluice__V1__Plan *plan, char out[OUTPUT_STAGE_BYTES])

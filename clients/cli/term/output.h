@@ -58,6 +58,8 @@ const char *output_snapshots_text(const Sluice__Manager__V1__Replica *replica, c
  */
 const char *output_layers(const Sluice__V1__Plan *plan, const Sluice__V1__DevicePlan *device,
                           char out[OUTPUT_STAGE_BYTES]);
+/* Prints the predicted speed of a plan as a line; nothing without a prediction. */
+void output_prediction(const Sluice__V1__Plan *plan);
 /* Formats the number of stages: ", pp 2"; empty with a single stage. Returns out. */
 const char *output_stages(const Sluice__V1__Plan *plan, char out[OUTPUT_STAGE_BYTES]);
 /* Formats state and reason: "ready", "failed CRASH_LOOP". Returns out. */
