@@ -102,11 +102,14 @@ static int add_word(struct cli *cli, struct known *known, const char *word, size
         return 0;
     }
     int rc = ask(cli, known, err);
-    if (rc)
-        return error_prefix(err,
-                            "--groups: \"%.*s\" is no description like 8xh100, so it was "
-                            "taken for a device group of the manager",
-                            (int)(n_name < 60 ? n_name : 60), word);
+    if (rc) {
+        snprintf(
+            cli->advice, sizeof(cli->advice),
+            "\"%.*s\" is no description like 8xh100, so it was taken for a device group of the "
+            "manager",
+            (int)(n_name < 60 ? n_name : 60), word);
+        return rc;
+    }
     const Sluice__Manager__V1__DeviceGroup *group = find_group(known, word, n_name);
     if (!group)
         return error_set(err, STATUS_NOT_FOUND,
