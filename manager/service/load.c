@@ -1,4 +1,7 @@
 /* load.c: LoadModelVersion, and InspectModelVersion, which plans a load without one. */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/error.h"
 #include "manager/base/failpoint.h"
 #include "manager/base/message.h"
