@@ -7,7 +7,7 @@
 #include "base/format.h"
 #include "clients/cli/term/output.h"
 
-#define N_OF(rows) (sizeof(rows) / sizeof(rows[0]))
+#define N_OF(rows) (sizeof(rows) / sizeof((rows)[0]))
 
 /* Formats a number per second: "2.4 T", "680 T", "95.3". Returns out. */
 static const char *format_rate(double value, char out[32])

@@ -73,6 +73,7 @@ static void test_bad_words_are_named(void **state)
         {"8x", "8x|kind"},
         {"0xh100", "0xh100|1..1024"},
         {"1025xh100", "1025xh100|1..1024"},
+        {"1025x1xh100", "1025x1xh100|1..1024"},
         {"2x4xcpu", "2x4xcpu|share a machine"},
         {"8xh100:speed=3", "speed|memory|latency"},
         {"8xh100:memory", "memory|80G"},
