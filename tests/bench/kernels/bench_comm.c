@@ -17,6 +17,8 @@
 
 enum { N_CALLS = 2000, N_ROUNDS = 9, MOST_FLOATS = 1 << 18, MOST_RANKS = 8 };
 
+static float data[MOST_RANKS][MOST_FLOATS];
+
 struct rank {
     struct comm *comm;
     float *data;
@@ -66,11 +68,8 @@ int main(int argc, char *argv[])
         fprintf(stderr, "bench_comm: ranks must be 1, 2, 4 or 8\n");
         return 2;
     }
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        ranks[r] = (struct rank){.comm = comms[r], .data = calloc(MOST_FLOATS, sizeof(float))};
-        if (!ranks[r].data)
-            return 1;
-    }
+    for (uint32_t r = 0; r < n_ranks; r++)
+        ranks[r] = (struct rank){.comm = comms[r], .data = data[r]};
     double small = 0, large = 0;
     for (uint32_t n = 2; n <= 1 << 16; n *= 8) {
         double s = measure(ranks, n_ranks, n);
@@ -80,9 +79,7 @@ int main(int argc, char *argv[])
     }
     double bytes = (n_ranks - 1) * (double)(1 << 16) * sizeof(float);
     printf("latency=%.2f:link=%.0fM\n", small * 1e6, bytes / (large - small) / 1e6);
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        free(ranks[r].data);
+    for (uint32_t r = 0; r < n_ranks; r++)
         comm_destroy(comms[r]);
-    }
     return 0;
 }
