@@ -63,7 +63,7 @@ int main(int argc, char *argv[])
     struct comm *comms[MOST_RANKS];
     struct rank ranks[MOST_RANKS];
     struct error err;
-    if (n_ranks > MOST_RANKS ||
+    if (n_ranks < 1 || n_ranks > MOST_RANKS ||
         comm_shm_create(n_ranks, MOST_FLOATS * sizeof(float), comms, &err) != 0) {
         fprintf(stderr, "bench_comm: ranks must be 1, 2, 4 or 8\n");
         return 2;
