@@ -250,7 +250,7 @@ bool message_append_text(size_t *n_items, char ***items_field, const char *text)
 
 char *message_text_in(struct arena *arena, const char *text)
 {
-    char *copy = text && *text ? copy_bytes(arena, text, strlen(text), 1) : NULL;
+    char *copy = text && *text ? arena_strndup(arena, text, strlen(text)) : NULL;
     return copy ? copy : (char *)(uintptr_t)protobuf_c_empty_string;
 }
 

@@ -70,9 +70,11 @@ const pb_hold *catalog_hold_at(const struct catalog *catalog, size_t i);
 const pb_key *catalog_key_at(const struct catalog *catalog, size_t i);
 /* Loops over the rows of a table in key order: CATALOG_EACH(replica, row, catalog) declares `row`
  * as a const pb_replica *. The body may replace rows, but must not add or delete any. */
+/* NOLINTBEGIN(bugprone-macro-parentheses): parts of names */
 #define CATALOG_EACH(kind, row, catalog)                                                           \
     for (size_t i_##row = 0; i_##row != SIZE_MAX; i_##row = SIZE_MAX)                              \
         for (const pb_##kind *row; (row = catalog_##kind##_at(catalog, i_##row)); i_##row++)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* The key of that name that is not revoked; NULL: not found. */
 const pb_key *catalog_key(const struct catalog *catalog, const char *name);
