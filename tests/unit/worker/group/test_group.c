@@ -495,13 +495,14 @@ static void test_leader_when_it_listens_on_tcp_then_a_key_of_an_operator_opens_i
     cfg.access = access = group_files_access(&files, cfg.listen);
     self.pp = 2;
     assert_int_equal(group_leader_open(&cfg, &leader, &err), 0);
-    snprintf(target, sizeof(target), "localhost:%u", group_leader_port(leader));
+    snprintf(target, sizeof(target), "127.0.0.1:%u", group_leader_port(leader));
     for (size_t i = 0; i <= N_REFUSED; i++) {
         joiner_init(&b, "b", 1);
         b.self.pp = 2;
         b.client.target = target;
         b.client.tls = true;
         b.client.tls_ca = files.cert;
+        b.client.server_name = "localhost";
         b.client.api_key = keys[i];
         joiner_run(&b);
         if (i == N_REFUSED)
