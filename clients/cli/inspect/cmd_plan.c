@@ -207,6 +207,6 @@ const struct cli_command cmd_plan = {
     .n_items = CLI_N(plan_items),
     .exits = plan_exits,
     .n_exits = CLI_N(plan_exits),
-    .see_also = "sluice-inspect(1), sluice-load(1), sluice-groups(1)",
+    .see_also = "sluice-inspect(1), sluice-load(1), sluice-groups-list(1)",
     .run = run_plan,
 };
